@@ -1,0 +1,19 @@
+// The verbs of the command line. Each is one file: it adds its subcommand to the application and
+// sets `run` to what happens when the user chose it.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+
+#include "base/result.h"
+
+namespace espalier::app {
+
+using Verb = std::function<Status()>;
+
+void add_inspect(CLI::App& app, Verb& run);
+void add_tokenize(CLI::App& app, Verb& run);
+void add_logits(CLI::App& app, Verb& run);
+void add_run(CLI::App& app, Verb& run);
+
+}  // namespace espalier::app

@@ -1,0 +1,126 @@
+// GGUF, the container of llama.cpp: metadata as key-value pairs, then tensors of packed blocks.
+// Versions 2 and 3, little-endian; a model split into -00001-of-0000N files opens as one.
+//
+// Nothing is copied: strings, arrays and tensors are views into the mapped files. Everything the
+// views promise was checked when the file was opened, so using them cannot fail.
+#pragma once
+
+#include <array>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/mapped_file.h"
+#include "base/result.h"
+#include "pack/matrix.h"
+
+namespace espalier::file {
+
+// Type numbers of metadata values, as in the file.
+enum class GgufType : std::uint32_t {
+  kUint8 = 0,
+  kInt8 = 1,
+  kUint16 = 2,
+  kInt16 = 3,
+  kUint32 = 4,
+  kInt32 = 5,
+  kFloat32 = 6,
+  kBool = 7,
+  kString = 8,
+  kArray = 9,
+  kUint64 = 10,
+  kInt64 = 11,
+  kFloat64 = 12,
+};
+
+// The type's name as error messages and `inspect` print it: "uint32", "string", …
+[[nodiscard]] std::string_view type_name(GgufType type);
+
+// An array in the metadata; `bytes` holds its elements as they lie in the file.
+struct GgufArray {
+  GgufType element = GgufType::kUint8;
+  std::uint64_t count = 0;
+  Bytes bytes;
+};
+
+struct GgufValue {
+  GgufType type = GgufType::kUint8;
+  // Unsigned and signed integers are widened, both floats are doubles.
+  std::variant<std::uint64_t, std::int64_t, double, bool, std::string_view, GgufArray> value;
+};
+
+struct GgufTensor {
+  std::string_view name;
+  const pack::Format* format = nullptr;
+  std::vector<std::uint64_t>
+      dims;                  // 1 to 4, fastest varying first: {input features, output features}
+  Bytes data;                // exactly the tensor's bytes
+  std::size_t part = 0;      // which file of a split model
+  std::uint64_t offset = 0;  // of `data` in that file
+
+  // The tensor as [product of the other dims, dims[0]].
+  [[nodiscard]] pack::Matrix matrix() const;
+};
+
+class Gguf {
+ public:
+  // Opens a file, or all parts of a split model when `path` is its first part.
+  static Result<Gguf> open(const std::filesystem::path& path);
+
+  // Reads one file's bytes, which must outlive the result; `name` stands for it in messages.
+  static Result<Gguf> parse(Bytes bytes, std::string name);
+
+  [[nodiscard]] const std::string& name() const { return name_; }  // the path, for messages
+  [[nodiscard]] std::uint32_t version() const { return version_; }
+  [[nodiscard]] std::uint64_t alignment() const { return alignment_; }
+  [[nodiscard]] std::size_t parts() const;
+
+  // Metadata in file order.
+  [[nodiscard]] std::span<const std::pair<std::string_view, GgufValue>> metadata() const;
+  [[nodiscard]] const GgufValue* find(std::string_view key) const;
+
+  // Tensors in file order, and by name.
+  [[nodiscard]] std::span<const GgufTensor> tensors() const { return tensors_; }
+  [[nodiscard]] const GgufTensor* find_tensor(std::string_view name) const;
+
+  // Typed access. An absent key gives nothing; a key of another type, or a number that does not
+  // fit, is an error that names file, key, what was found and what was expected. Any integer type
+  // is accepted for integers, and floats and integers for floats.
+  [[nodiscard]] Result<std::optional<std::uint64_t>> unsigned_integer(std::string_view key) const;
+  [[nodiscard]] Result<std::optional<double>> number(std::string_view key) const;
+  [[nodiscard]] Result<std::optional<bool>> boolean(std::string_view key) const;
+  [[nodiscard]] Result<std::optional<std::string_view>> string(std::string_view key) const;
+  [[nodiscard]] Result<std::optional<std::vector<std::string_view>>> strings(
+      std::string_view key) const;
+  [[nodiscard]] Result<std::optional<std::vector<std::int64_t>>> integers(
+      std::string_view key) const;
+  [[nodiscard]] Result<std::optional<std::vector<double>>> numbers(std::string_view key) const;
+
+ private:
+  std::string name_;
+  std::uint32_t version_ = 0;
+  std::uint64_t alignment_ = 32;
+  std::vector<MappedFile> files_;
+  std::vector<std::pair<std::string_view, GgufValue>> metadata_;
+  std::vector<GgufTensor> tensors_;
+  std::map<std::string_view, std::size_t> key_index_;
+  std::map<std::string_view, std::size_t> tensor_index_;
+};
+
+// `value`, or an error saying that `key` is missing from `gguf`.
+template <typename T>
+[[nodiscard]] Result<T> required(const Gguf& gguf, std::string_view key,
+                                 Result<std::optional<T>> value) {
+  if (!value) return std::move(value.error());
+  if (!*value) return input_error("{}: metadata key '{}' is missing", gguf.name(), key);
+  return std::move(**value);
+}
+
+}  // namespace espalier::file

@@ -1,0 +1,43 @@
+// From the scalar codec of one block to the row functions of the formats table.
+#pragma once
+
+#include <cmath>
+
+#include "pack/matrix.h"
+
+namespace espalier::pack {
+
+// Format::decode_rows of a format whose rows are Blocks back to back, where
+// Block::decode(float out[Block::kValues]) is the definition.
+template <typename Block>
+void decode_block_rows(const Matrix& matrix, std::uint64_t first, std::uint64_t count, float* out) {
+  const std::uint64_t blocks = matrix.cols / Block::kValues * count;
+  const std::byte* from = matrix.data.data() + matrix.cols / Block::kValues * first * sizeof(Block);
+  for (std::uint64_t b = 0; b < blocks; ++b) {
+    load<Block>(from + b * sizeof(Block)).decode(out + b * Block::kValues);
+  }
+}
+
+// Format::encode of such a format, where Block::encode(const float values[Block::kValues]) makes a
+// block from finite values.
+template <typename Block>
+Result<PackedMatrix> encode_block_rows(const Format& format, std::span<const float> values,
+                                       std::uint64_t rows, std::uint64_t cols) {
+  ESPALIER_TRY(const std::uint64_t bytes, packed_bytes(format, rows * cols));
+  PackedMatrix packed;
+  packed.data.resize(bytes);
+  for (std::size_t v = 0; v < values.size(); v += Block::kValues) {
+    for (std::size_t i = v; i < v + Block::kValues; ++i) {
+      if (!std::isfinite(values[i])) {
+        return input_error("{}: value {} of row {} is {}, expected a finite number", format.name,
+                           i % cols, i / cols, values[i]);
+      }
+    }
+    const Block block = Block::encode(values.data() + v);
+    std::memcpy(packed.data.data() + v / Block::kValues * sizeof(Block), &block, sizeof(Block));
+  }
+  ESPALIER_TRY(packed.view, block_matrix(format, rows, cols, packed.data));
+  return packed;
+}
+
+}  // namespace espalier::pack

@@ -1,0 +1,74 @@
+// The table of formats: adding one is an entry here and a struct in a pair of files beside this
+// one.
+#include <array>
+
+#include "pack/k_quants.h"
+#include "pack/legacy_quants.h"
+#include "pack/matrix.h"
+#include "pack/plain.h"
+
+namespace espalier::pack {
+namespace {
+
+template <typename Block>
+constexpr Format gguf_block(std::string_view name, std::uint32_t ggml_type) {
+  return {.name = name,
+          .family = Family::kGguf,
+          .ggml_type = ggml_type,
+          .block_values = Block::kValues,
+          .block_bytes = sizeof(Block),
+          .bits_per_weight = 8.0 * sizeof(Block) / Block::kValues,
+          .decode_rows = decode_block_rows<Block>,
+          .encode = nullptr};
+}
+
+constexpr auto kFormats = std::to_array<Format>({
+    gguf_block<PlainF32>("F32", 0),
+    gguf_block<PlainF16>("F16", 1),
+    gguf_block<PlainBF16>("BF16", 30),
+    gguf_block<BlockQ4_0>("Q4_0", 2),
+    gguf_block<BlockQ4_1>("Q4_1", 3),
+    gguf_block<BlockQ8_0>("Q8_0", 8),
+    gguf_block<BlockQ6_K>("Q6_K", 14),
+});
+
+}  // namespace
+
+std::span<const Format> formats() { return kFormats; }
+
+const Format* find_format(std::string_view name) {
+  for (const Format& format : kFormats) {
+    if (format.name == name) return &format;
+  }
+  return nullptr;
+}
+
+const Format* find_ggml_format(std::uint32_t ggml_type) {
+  for (const Format& format : kFormats) {
+    if (format.ggml_type == ggml_type && ggml_type != kNoGgmlType) return &format;
+  }
+  return nullptr;
+}
+
+Result<std::uint64_t> packed_bytes(const Format& format, std::uint64_t values) {
+  if (values % format.block_values != 0) {
+    return input_error("{} values do not fill whole blocks of {}, which {} needs", values,
+                       format.block_values, format.name);
+  }
+  const auto bytes = checked_mul(values / format.block_values, format.block_bytes);
+  if (!bytes) return input_error("{} values of {} overflow a size", values, format.name);
+  return *bytes;
+}
+
+Result<Matrix> block_matrix(const Format& format, std::uint64_t rows, std::uint64_t cols,
+                            Bytes data) {
+  ESPALIER_TRY(const std::uint64_t row_bytes, packed_bytes(format, cols));
+  const auto bytes = checked_mul(rows, row_bytes);
+  if (!bytes || *bytes > data.size()) {
+    return input_error("a {} matrix of {} rows × {} columns needs {} bytes, found {}", format.name,
+                       rows, cols, bytes ? fmt::to_string(*bytes) : "too many", data.size());
+  }
+  return Matrix{.format = &format, .rows = rows, .cols = cols, .data = data.first(*bytes)};
+}
+
+}  // namespace espalier::pack

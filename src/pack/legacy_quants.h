@@ -1,0 +1,41 @@
+// GGUF's first quantized types, Q4_0 to Q8_0: 32 values of a row share one half-precision scale
+// (and an offset in the _1 types). Layout as in ggml's block_q4_0 … block_q8_0.
+#pragma once
+
+#include "base/half.h"
+#include "pack/block_codec.h"
+
+namespace espalier::pack {
+
+// 4.5 bits per weight. value = scale · (code − 8), code 0 … 15.
+struct BlockQ4_0 {
+  static constexpr int kValues = 32;
+  std::uint16_t scale;     // F16
+  std::uint8_t codes[16];  // low nibbles are values 0 … 15, high nibbles values 16 … 31
+
+  void decode(float* out) const;
+};
+static_assert(sizeof(BlockQ4_0) == 18);
+
+// 5 bits per weight. value = scale · code + minimum, code 0 … 15.
+struct BlockQ4_1 {
+  static constexpr int kValues = 32;
+  std::uint16_t scale;     // F16
+  std::uint16_t minimum;   // F16
+  std::uint8_t codes[16];  // as in Q4_0
+
+  void decode(float* out) const;
+};
+static_assert(sizeof(BlockQ4_1) == 20);
+
+// 8.5 bits per weight. value = scale · code.
+struct BlockQ8_0 {
+  static constexpr int kValues = 32;
+  std::uint16_t scale;    // F16
+  std::int8_t codes[32];  // encoders keep to −127 … 127
+
+  void decode(float* out) const;
+};
+static_assert(sizeof(BlockQ8_0) == 34);
+
+}  // namespace espalier::pack

@@ -1,0 +1,30 @@
+// Unquantized values: a "block" is one number.
+#pragma once
+
+#include "base/half.h"
+#include "pack/block_codec.h"
+
+namespace espalier::pack {
+
+struct PlainF32 {
+  static constexpr int kValues = 1;
+  float value;
+
+  void decode(float* out) const { *out = value; }
+};
+
+struct PlainF16 {
+  static constexpr int kValues = 1;
+  std::uint16_t bits;  // IEEE binary16
+
+  void decode(float* out) const { *out = half_to_float(bits); }
+};
+
+struct PlainBF16 {
+  static constexpr int kValues = 1;
+  std::uint16_t bits;  // the top half of a float
+
+  void decode(float* out) const { *out = bfloat_to_float(bits); }
+};
+
+}  // namespace espalier::pack
