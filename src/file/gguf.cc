@@ -315,6 +315,8 @@ std::string describe(const GgufValue& value) {
       return fmt::format("string '{}'", printable(content));
     } else if constexpr (std::is_same_v<T, GgufArray>) {
       return fmt::format("array of {} × {}", content.count, type_name(content.element));
+    } else if (value.type == GgufType::kFloat32) {
+      return fmt::format("float32 {}", static_cast<float>(content));  // with a float's few digits
     } else {
       return fmt::format("{} {}", type_name(value.type), content);
     }
