@@ -104,7 +104,11 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
 
-  bool null() override { return unexpected("null"); }
+  bool null() override {
+    // MLX writes this where it has no metadata.
+    const bool no_metadata = place_ == Place::kHeader && key_ == kMetadataKey;
+    return no_metadata || unexpected("null");
+  }
   bool boolean(bool) override { return unexpected("a boolean"); }
   bool number_integer(std::int64_t) override { return unexpected("a negative number"); }
   bool number_float(double, const std::string&) override {
@@ -185,8 +189,9 @@ Result<SafetensorsTensor> make_tensor(const std::string& file, Entry&& entry, By
   }
   const std::optional<std::uint64_t> bytes = tensor_bytes(*dtype, *entry.shape);
   if (!bytes) {
-    return input_error("{}: tensor '{}': {} of shape {} is too large or not a whole number of bytes",
-                       file, name, *entry.dtype, shape_text(*entry.shape));
+    return input_error(
+        "{}: tensor '{}': {} of shape {} is too large or not a whole number of bytes", file, name,
+        *entry.dtype, shape_text(*entry.shape));
   }
   const std::vector<std::uint64_t>& offsets = *entry.offsets;
   if (offsets.size() != 2 || offsets[0] > offsets[1]) {

@@ -59,7 +59,10 @@ TEST(Safetensors, ReadsTensorsAndMetadata) {
   EXPECT_EQ(read->find("c"), nullptr);
 }
 
-TEST(Safetensors, ReadsAFileWithoutTensors) { EXPECT_EQ(header_error("{}"), ""); }
+TEST(Safetensors, ReadsAFileWithoutTensors) {
+  EXPECT_EQ(header_error("{}"), "");
+  EXPECT_EQ(header_error(R"({"__metadata__":null})"), "");
+}
 
 TEST(Safetensors, RefusesEveryTruncation) {
   const std::string file = file_of(kSmall, 14);
