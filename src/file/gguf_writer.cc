@@ -128,8 +128,9 @@ Result<TensorFile> create_gguf(const std::filesystem::path& path, const GgufMeta
     data_bytes = *next;
   }
 
-  // The last tensor is padded too: ggml reads the data in whole alignments.
-  const auto data_start = align_up(header.size(), alignment);
+  // The last tensor is padded too: ggml reads the data in whole alignments. Without tensors there
+  // is nothing to align.
+  const auto data_start = align_up(header.size(), tensors.empty() ? 1 : alignment);
   const auto size = data_start ? checked_add(*data_start, data_bytes) : std::nullopt;
   if (!size || *size > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
     return input_error("{}: the file's size overflows", file);

@@ -134,6 +134,16 @@ TEST(GgufWriter, TheLastTensorIsPaddedWithZeros) {
   EXPECT_EQ(bytes.substr(bytes.size() - 32), "1234" + std::string(28, '\0'));
 }
 
+TEST(GgufWriter, WithoutTensorsThereIsNoPadding) {
+  const TemporaryDirectory folder;
+  GgufMetadata metadata;
+  metadata.set("k", true);
+  auto file = create_gguf(folder / "v.gguf", metadata, {});
+  ASSERT_TRUE(file);
+  ASSERT_TRUE(file->finish());
+  EXPECT_EQ(test::read_file(folder / "v.gguf"), GgufBuilder().add("k", true).bytes());
+}
+
 TEST(GgufWriter, AKeySetAgainKeepsItsPlace) {
   const TemporaryDirectory folder;
   GgufMetadata metadata;
@@ -206,7 +216,8 @@ TEST(GgufWriterWrong, Declarations) {
             "m.gguf: tensor 'x': the product of its dimensions 1099511627776×1099511627776 "
             "overflows");
   EXPECT_EQ(error({{"x", f32, {1ull << 61}}, {"y", f32, {1ull << 61}}, {"z", f32, {1}}}),
-            "m.gguf: the file's size overflows");
+            "m.gguf: tensor 'y': the file's size overflows");
+  EXPECT_EQ(error({{"x", f32, {1ull << 61}}}), "m.gguf: the file's size overflows");
   const pack::Format unnumbered{.name = "EXL3", .family = pack::Family::kExl3};
   EXPECT_EQ(error({{"x", &unnumbered, {1}}}), "m.gguf: tensor 'x': GGUF has no type for EXL3");
   EXPECT_EQ(files_in(folder), 0u);
