@@ -148,7 +148,7 @@ Result<std::size_t> read_count(const file::Gguf& gguf, std::string_view key, std
   }
   const std::uint64_t count = found.value_or(fallback);
   if (count == 0 || count > limit) {
-    return input_error("{}: metadata key '{}' is {}, expected 1 to {}", gguf.name(), key, count,
+    return input_error("{}: metadata key '{}': found {}, expected 1 to {}", gguf.name(), key, count,
                        limit);
   }
   return count;
@@ -159,8 +159,8 @@ Result<double> read_positive(const file::Gguf& gguf, std::string_view key, doubl
   ESPALIER_TRY(const auto found, gguf.number(key));
   const double value = found.value_or(fallback);
   if (!(value > 0) || !std::isfinite(value)) {
-    return input_error("{}: metadata key '{}' is {}, expected a positive number", gguf.name(), key,
-                       value);
+    return input_error("{}: metadata key '{}': found {}, expected a positive number", gguf.name(),
+                       key, value);
   }
   return value;
 }
@@ -186,8 +186,8 @@ Result<RopeScaling> read_rope_scaling(const file::Gguf& gguf, std::string_view p
   } else if (*type == "yarn") {
     scaling.kind = RopeScalingKind::kYarn;
   } else {
-    return input_error("{}: metadata key '{}' is '{}', expected none, linear or yarn", gguf.name(),
-                       key("type"), *type);
+    return input_error("{}: metadata key '{}': found '{}', expected none, linear or yarn",
+                       gguf.name(), key("type"), *type);
   }
   ESPALIER_TRY(scaling.factor, read_positive(gguf, key("factor"), 1));
   ESPALIER_TRY(scaling.original_context, read_positive(gguf, key("original_context_length"),
@@ -212,15 +212,15 @@ Result<LlamaConfig> llama_config(const file::Gguf& gguf, const Weights& weights)
   ESPALIER_TRY(c.heads, read_count(gguf, key("attention.head_count"), 1 << 16));
   ESPALIER_TRY(c.kv_heads, read_count(gguf, key("attention.head_count_kv"), 1 << 16, c.heads));
   if (c.heads % c.kv_heads != 0) {
-    return input_error("{}: metadata key '{}' is {}, which does not divide the {} heads",
+    return input_error("{}: metadata key '{}': found {}, which does not divide the {} heads",
                        gguf.name(), key("attention.head_count_kv"), c.kv_heads, c.heads);
   }
   ESPALIER_TRY(c.head_dim,
                read_count(gguf, key("attention.key_length"), 1 << 16, c.hidden / c.heads));
   ESPALIER_TRY(const std::size_t value_dim,
-               read_count(gguf, key("attention.value_length"), 1 << 16, c.head_dim));
+               read_count(gguf, key("attention.value_length"), 1 << 16, c.hidden / c.heads));
   if (value_dim != c.head_dim) {
-    return input_error("{}: metadata key '{}' is {}, expected the key length {}", gguf.name(),
+    return input_error("{}: metadata key '{}': found {}, expected the key length {}", gguf.name(),
                        key("attention.value_length"), value_dim, c.head_dim);
   }
   ESPALIER_TRY(const double epsilon,
@@ -228,7 +228,7 @@ Result<LlamaConfig> llama_config(const file::Gguf& gguf, const Weights& weights)
   c.norm_epsilon = static_cast<float>(epsilon);
   ESPALIER_TRY(const auto experts, gguf.unsigned_integer(key("expert_count")));
   if (experts.value_or(0) != 0) {
-    return input_error("{}: metadata key '{}' is {}: mixtures of experts are not supported",
+    return input_error("{}: metadata key '{}': found {}; mixtures of experts are not supported",
                        gguf.name(), key("expert_count"), *experts);
   }
 
@@ -241,7 +241,7 @@ Result<LlamaConfig> llama_config(const file::Gguf& gguf, const Weights& weights)
   ESPALIER_TRY(const std::size_t rope_dims,
                read_count(gguf, key("rope.dimension_count"), c.head_dim, c.head_dim));
   if (rope_dims % 2 != 0) {
-    return input_error("{}: metadata key '{}' is {}, expected an even number", gguf.name(),
+    return input_error("{}: metadata key '{}': found {}, expected an even number", gguf.name(),
                        key("rope.dimension_count"), rope_dims);
   }
   ESPALIER_TRY(const double base, read_positive(gguf, key("rope.freq_base"), 10000));
