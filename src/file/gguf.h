@@ -5,7 +5,6 @@
 // views promise was checked when the file was opened, so using them cannot fail.
 #pragma once
 
-#include <array>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -13,6 +12,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -56,12 +56,31 @@ struct GgufValue {
   std::variant<std::uint64_t, std::int64_t, double, bool, std::string_view, GgufArray> value;
 };
 
+// What a value is, as messages and `inspect` say it: "uint32 7", "string 'llama'",
+// "array of 3 × float32". Long strings are abbreviated.
+[[nodiscard]] std::string describe(const GgufValue& value);
+
+// Walks the elements of an array; those of an array of arrays are arrays.
+class GgufElements {
+ public:
+  explicit GgufElements(const GgufArray& array)
+      : element_(array.element), left_(array.count), cursor_(array.bytes) {}
+
+  // The next element, or nothing at the end.
+  std::optional<GgufValue> next();
+
+ private:
+  GgufType element_;
+  std::uint64_t left_;
+  Cursor cursor_;
+};
+
 struct GgufTensor {
   std::string_view name;
   const pack::Format* format = nullptr;
-  std::vector<std::uint64_t>
-      dims;                  // 1 to 4, fastest varying first: {input features, output features}
-  Bytes data;                // exactly the tensor's bytes
+  // 1 to 4, none of them 0, fastest varying first: {input features, output features}.
+  std::vector<std::uint64_t> dims;
+  Bytes data;                // exactly the tensor's bytes; they need not be aligned in memory
   std::size_t part = 0;      // which file of a split model
   std::uint64_t offset = 0;  // of `data` in that file
 
@@ -71,28 +90,32 @@ struct GgufTensor {
 
 class Gguf {
  public:
-  // Opens a file, or all parts of a split model when `path` is its first part.
+  // Opens a file, or all parts of a split model when `path` is its first part. The metadata are
+  // the first part's, the tensors those of all parts.
   static Result<Gguf> open(const std::filesystem::path& path);
 
-  // Reads one file's bytes, which must outlive the result; `name` stands for it in messages.
+  // Reads one file's bytes, which must outlive the result; `name` stands for it in messages. A
+  // part of a split model is read by itself.
   static Result<Gguf> parse(Bytes bytes, std::string name);
 
   [[nodiscard]] const std::string& name() const { return name_; }  // the path, for messages
   [[nodiscard]] std::uint32_t version() const { return version_; }
   [[nodiscard]] std::uint64_t alignment() const { return alignment_; }
-  [[nodiscard]] std::size_t parts() const;
+  [[nodiscard]] std::size_t parts() const { return parts_; }
 
-  // Metadata in file order.
-  [[nodiscard]] std::span<const std::pair<std::string_view, GgufValue>> metadata() const;
+  // Metadata in file order. Keys are not empty and unique.
+  [[nodiscard]] std::span<const std::pair<std::string_view, GgufValue>> metadata() const {
+    return metadata_;
+  }
   [[nodiscard]] const GgufValue* find(std::string_view key) const;
 
-  // Tensors in file order, and by name.
+  // Tensors in file order, and by name. Names are not empty and unique.
   [[nodiscard]] std::span<const GgufTensor> tensors() const { return tensors_; }
   [[nodiscard]] const GgufTensor* find_tensor(std::string_view name) const;
 
   // Typed access. An absent key gives nothing; a key of another type, or a number that does not
   // fit, is an error that names file, key, what was found and what was expected. Any integer type
-  // is accepted for integers, and floats and integers for floats.
+  // is accepted for integers, and floats and integers for floats. A single value is not an array.
   [[nodiscard]] Result<std::optional<std::uint64_t>> unsigned_integer(std::string_view key) const;
   [[nodiscard]] Result<std::optional<double>> number(std::string_view key) const;
   [[nodiscard]] Result<std::optional<bool>> boolean(std::string_view key) const;
@@ -104,9 +127,16 @@ class Gguf {
   [[nodiscard]] Result<std::optional<std::vector<double>>> numbers(std::string_view key) const;
 
  private:
+  Status read_metadata(Cursor& cursor, std::uint64_t count);
+  Status read_tensors(Cursor& cursor, std::uint64_t count, Bytes file);
+  Status check_overlaps() const;
+  Status add_part(Gguf part);
+  Status add_other_parts(const std::filesystem::path& first, std::uint64_t count);
+
   std::string name_;
   std::uint32_t version_ = 0;
   std::uint64_t alignment_ = 32;
+  std::size_t parts_ = 1;
   std::vector<MappedFile> files_;
   std::vector<std::pair<std::string_view, GgufValue>> metadata_;
   std::vector<GgufTensor> tensors_;

@@ -3,9 +3,12 @@
 #include <array>
 
 #include "pack/exl3.h"
+#include "pack/iq_quants.h"
 #include "pack/k_quants.h"
 #include "pack/legacy_quants.h"
+#include "pack/low_bit_quants.h"
 #include "pack/matrix.h"
+#include "pack/micro_scaling.h"
 #include "pack/mlx.h"
 #include "pack/plain.h"
 
@@ -21,17 +24,40 @@ constexpr Format gguf_block(std::string_view name, std::uint32_t ggml_type) {
           .block_bytes = sizeof(Block),
           .bits_per_weight = 8.0 * sizeof(Block) / Block::kValues,
           .decode_rows = decode_block_rows<Block>,
-          .encode = nullptr};
+          .encode = encode_block_rows<Block>};
 }
 
+// clang-format off
 constexpr auto kFormats = std::to_array<Format>({
     gguf_block<PlainF32>("F32", 0),
     gguf_block<PlainF16>("F16", 1),
     gguf_block<PlainBF16>("BF16", 30),
     gguf_block<BlockQ4_0>("Q4_0", 2),
     gguf_block<BlockQ4_1>("Q4_1", 3),
+    gguf_block<BlockQ5_0>("Q5_0", 6),
+    gguf_block<BlockQ5_1>("Q5_1", 7),
     gguf_block<BlockQ8_0>("Q8_0", 8),
+    gguf_block<BlockQ2_K>("Q2_K", 10),
+    gguf_block<BlockQ3_K>("Q3_K", 11),
+    gguf_block<BlockQ4_K>("Q4_K", 12),
+    gguf_block<BlockQ5_K>("Q5_K", 13),
     gguf_block<BlockQ6_K>("Q6_K", 14),
+    gguf_block<BlockQ8_K>("Q8_K", 15),
+    gguf_block<BlockIQ1_S>("IQ1_S", 19),
+    gguf_block<BlockIQ1_M>("IQ1_M", 29),
+    gguf_block<BlockIQ2_XXS>("IQ2_XXS", 16),
+    gguf_block<BlockIQ2_XS>("IQ2_XS", 17),
+    gguf_block<BlockIQ2_S>("IQ2_S", 22),
+    gguf_block<BlockIQ3_XXS>("IQ3_XXS", 18),
+    gguf_block<BlockIQ3_S>("IQ3_S", 21),
+    gguf_block<BlockIQ4_NL>("IQ4_NL", 20),
+    gguf_block<BlockIQ4_XS>("IQ4_XS", 23),
+    gguf_block<BlockTQ1_0>("TQ1_0", 34),
+    gguf_block<BlockTQ2_0>("TQ2_0", 35),
+    gguf_block<BlockMXFP4>("MXFP4", 39),
+    gguf_block<BlockNVFP4>("NVFP4", 40),
+    gguf_block<BlockQ1_0>("Q1_0", 41),
+    gguf_block<BlockQ2_0>("Q2_0", 42),
 
     mlx_affine("MLX-1-g32", 1, 32),
     mlx_affine("MLX-1-g64", 1, 64),
@@ -102,6 +128,7 @@ constexpr auto kFormats = std::to_array<Format>({
     exl3_table_format("EXL3-NGRAM-7", 7, kExl3NgramDim, decode_exl3_ngram_rows),
     exl3_table_format("EXL3-NGRAM-8", 8, kExl3NgramDim, decode_exl3_ngram_rows),
 });
+// clang-format on
 
 }  // namespace
 

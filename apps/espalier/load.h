@@ -1,0 +1,38 @@
+// What `run` and `logits` share: opening a model and choosing the backend that computes.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "compute/ops.h"
+#include "file/gguf.h"
+#include "model/model.h"
+#include "text/tokenizer.h"
+
+namespace espalier::app {
+
+// A model file with everything read from it. Members point into those before them.
+struct LoadedModel {
+  std::unique_ptr<file::Gguf> gguf;
+  std::unique_ptr<model::Model> model;
+  std::unique_ptr<text::Tokenizer> tokenizer;
+};
+
+// Opens `path` and checks that vocabulary and embedding agree.
+[[nodiscard]] Result<LoadedModel> load(const std::string& path);
+
+// Adds --backend and --threads to a verb.
+void add_backend_options(CLI::App& verb, std::string& backend, int& threads);
+
+// The backend of that name; `threads` 0 means one per processor.
+[[nodiscard]] std::unique_ptr<compute::Ops> make_backend(const std::string& name, int threads);
+
+// The element type of the key-value cache that goes with a backend: the oracle keeps floats.
+[[nodiscard]] compute::KvType cache_type(const std::string& backend);
+
+// `text`, or all of standard input if it is "-".
+[[nodiscard]] Result<std::string> text_or_stdin(const std::string& text);
+
+}  // namespace espalier::app

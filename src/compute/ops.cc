@@ -1,0 +1,16 @@
+#include "compute/ops.h"
+
+namespace espalier::compute {
+
+void Ops::gated_mlp(std::size_t rows, const float* x, const GatedMlp& mlp, float* y) {
+  const Workspace::Frame frame(workspace_);
+  const std::size_t count = rows * mlp.gate.weight.rows;
+  float* gates = workspace_.floats(count);
+  float* ups = workspace_.floats(count);
+  project(rows, x, mlp.gate, gates);
+  project(rows, x, mlp.up, ups);
+  gate(count, gates, ups, mlp.activation, gates);
+  project(rows, gates, mlp.down, y);
+}
+
+}  // namespace espalier::compute

@@ -1,0 +1,190 @@
+#include "compute/reference/reference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "base/half.h"
+
+namespace espalier::reference {
+namespace {
+
+using compute::Activation;
+using compute::Attention;
+using compute::KvType;
+using compute::KvView;
+using compute::Linear;
+using compute::Rope;
+using compute::RopePairs;
+using compute::Row;
+
+// Rows of a matrix that are decoded at a time: EXL3 packs 16 together.
+constexpr std::uint64_t kDecodedRows = 16;
+
+double dot(const float* a, const float* b, std::size_t n) {
+  double sums[8] = {};
+  std::size_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    for (std::size_t lane = 0; lane < 8; ++lane) {
+      sums[lane] += static_cast<double>(a[i + lane]) * b[i + lane];
+    }
+  }
+  for (; i < n; ++i) sums[i % 8] += static_cast<double>(a[i]) * b[i];
+  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+}
+
+float load_kv(KvType type, const std::byte* memory, std::size_t index) {
+  if (type == KvType::kF32) return load<float>(memory + index * sizeof(float));
+  return half_to_float(load<std::uint16_t>(memory + index * sizeof(std::uint16_t)));
+}
+
+void save_kv(KvType type, std::byte* memory, std::size_t index, float value) {
+  if (type == KvType::kF32) {
+    std::memcpy(memory + index * sizeof(float), &value, sizeof(float));
+  } else {
+    const std::uint16_t half = float_to_half(value);
+    std::memcpy(memory + index * sizeof(half), &half, sizeof(half));
+  }
+}
+
+float activate(Activation activation, float x) {
+  switch (activation) {
+    case Activation::kSilu:
+      return static_cast<float>(x / (1 + std::exp(-static_cast<double>(x))));
+  }
+  return x;
+}
+
+class ReferenceOps final : public compute::Ops {
+ public:
+  void embed(std::span<const Row> rows, const pack::Matrix& table, float* y) override {
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      pack::decode_rows(table, static_cast<std::uint64_t>(rows[r].token), 1, y + r * table.cols);
+    }
+  }
+
+  void project(std::size_t rows, const float* x, const Linear& linear, float* y) override {
+    reference::project(rows, x, linear.weight, y);
+    if (linear.bias.empty()) return;
+    for (std::size_t r = 0; r < rows; ++r)
+      add(linear.bias.size(), linear.bias.data(), y + r * linear.bias.size());
+  }
+
+  void rms_norm(std::size_t rows, const float* x, std::span<const float> weight, float epsilon,
+                float* y) override {
+    const std::size_t width = weight.size();
+    for (std::size_t r = 0; r < rows; ++r) {
+      const float* row = x + r * width;
+      const double mean_square = dot(row, row, width) / static_cast<double>(width);
+      const double factor = 1 / std::sqrt(mean_square + epsilon);
+      for (std::size_t i = 0; i < width; ++i) {
+        y[r * width + i] = static_cast<float>(row[i] * factor * weight[i]);
+      }
+    }
+  }
+
+  void rope(std::span<const Row> rows, std::size_t heads, std::size_t head_dim, const Rope& rope,
+            float* x) override {
+    const std::size_t pairs = rope.frequencies.size();
+    const bool halves = rope.pairs == RopePairs::kHalves;
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      for (std::size_t h = 0; h < heads; ++h) {
+        float* head = x + (r * heads + h) * head_dim;
+        for (std::size_t i = 0; i < pairs; ++i) {
+          const double angle = rows[r].position * rope.frequencies[i];
+          const double cosine = std::cos(angle) * rope.magnitude;
+          const double sine = std::sin(angle) * rope.magnitude;
+          float& first = head[halves ? i : 2 * i];
+          float& second = head[halves ? i + pairs : 2 * i + 1];
+          const double a = first;
+          const double b = second;
+          first = static_cast<float>(a * cosine - b * sine);
+          second = static_cast<float>(a * sine + b * cosine);
+        }
+      }
+    }
+  }
+
+  void store_kv(std::span<const Row> rows, const float* keys, const float* values,
+                const KvView& cache) override {
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      for (std::size_t h = 0; h < cache.kv_heads; ++h) {
+        const std::size_t to = cache.index(rows[r].sequence, h, rows[r].position);
+        const std::size_t from = (r * cache.kv_heads + h) * cache.head_dim;
+        for (std::size_t i = 0; i < cache.head_dim; ++i) {
+          save_kv(cache.type, cache.keys, to + i, keys[from + i]);
+          save_kv(cache.type, cache.values, to + i, values[from + i]);
+        }
+      }
+    }
+  }
+
+  void attention(std::span<const Row> rows, const float* queries, const KvView& cache,
+                 const Attention& attention, float* y) override {
+    const std::size_t dim = attention.head_dim;
+    const std::size_t group = attention.heads / attention.kv_heads;
+    std::vector<double> weights;
+    std::vector<double> sums(dim);
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      const auto end = static_cast<std::size_t>(rows[r].position) + 1;
+      const std::size_t begin =
+          attention.window != 0 && end > attention.window ? end - attention.window : 0;
+      for (std::size_t h = 0; h < attention.heads; ++h) {
+        const float* query = queries + (r * attention.heads + h) * dim;
+        const std::size_t past = cache.index(rows[r].sequence, h / group, 0);
+        weights.assign(end - begin, 0);
+        double highest = -INFINITY;
+        for (std::size_t p = begin; p < end; ++p) {
+          double score = 0;
+          for (std::size_t i = 0; i < dim; ++i) {
+            score +=
+                static_cast<double>(query[i]) * load_kv(cache.type, cache.keys, past + p * dim + i);
+          }
+          weights[p - begin] = score * attention.scale;
+          highest = std::max(highest, weights[p - begin]);
+        }
+        double total = 0;
+        for (double& weight : weights) total += weight = std::exp(weight - highest);
+        std::fill(sums.begin(), sums.end(), 0);
+        for (std::size_t p = begin; p < end; ++p) {
+          for (std::size_t i = 0; i < dim; ++i) {
+            sums[i] += weights[p - begin] * load_kv(cache.type, cache.values, past + p * dim + i);
+          }
+        }
+        for (std::size_t i = 0; i < dim; ++i) {
+          y[(r * attention.heads + h) * dim + i] = static_cast<float>(sums[i] / total);
+        }
+      }
+    }
+  }
+
+  void gate(std::size_t count, const float* gate, const float* up, Activation activation,
+            float* y) override {
+    for (std::size_t i = 0; i < count; ++i) y[i] = activate(activation, gate[i]) * up[i];
+  }
+
+  void add(std::size_t count, const float* x, float* y) override {
+    for (std::size_t i = 0; i < count; ++i) y[i] += x[i];
+  }
+};
+
+}  // namespace
+
+void project(std::size_t rows, const float* x, const pack::Matrix& w, float* y) {
+  std::vector<float> decoded(kDecodedRows * w.cols);
+  for (std::uint64_t first = 0; first < w.rows; first += kDecodedRows) {
+    const std::uint64_t count = std::min(kDecodedRows, w.rows - first);
+    pack::decode_rows(w, first, count, decoded.data());
+    for (std::size_t r = 0; r < rows; ++r) {
+      for (std::uint64_t o = 0; o < count; ++o) {
+        y[r * w.rows + first + o] =
+            static_cast<float>(dot(x + r * w.cols, decoded.data() + o * w.cols, w.cols));
+      }
+    }
+  }
+}
+
+std::unique_ptr<compute::Ops> make_ops() { return std::make_unique<ReferenceOps>(); }
+
+}  // namespace espalier::reference

@@ -1,0 +1,45 @@
+#include "model/gguf_weights.h"
+
+namespace espalier::model {
+namespace {
+
+class GgufWeights final : public Weights {
+ public:
+  explicit GgufWeights(const file::Gguf& gguf) : gguf_(gguf) {}
+
+  const std::string& source() const override { return gguf_.name(); }
+
+  Result<std::optional<pack::Matrix>> find_matrix(std::string_view name) const override {
+    const std::string tensor_name = fmt::format("{}.weight", name);
+    const file::GgufTensor* tensor = gguf_.find_tensor(tensor_name);
+    if (tensor == nullptr) return std::optional<pack::Matrix>();
+    if (tensor->dims.size() != 2) {
+      return input_error("{}: tensor '{}' has {} dimensions, expected 2", source(), tensor_name,
+                         tensor->dims.size());
+    }
+    return std::optional(tensor->matrix());
+  }
+
+  Result<std::optional<std::vector<float>>> find_vector(std::string_view name) const override {
+    const file::GgufTensor* tensor = gguf_.find_tensor(name);
+    if (tensor == nullptr) return std::optional<std::vector<float>>();
+    if (tensor->dims.size() != 1) {
+      return input_error("{}: tensor '{}' has {} dimensions, expected 1", source(), name,
+                         tensor->dims.size());
+    }
+    std::vector<float> values(tensor->dims[0]);
+    pack::decode_rows(tensor->matrix(), 0, 1, values.data());
+    return std::optional(std::move(values));
+  }
+
+ private:
+  const file::Gguf& gguf_;
+};
+
+}  // namespace
+
+std::unique_ptr<Weights> gguf_weights(const file::Gguf& gguf) {
+  return std::make_unique<GgufWeights>(gguf);
+}
+
+}  // namespace espalier::model

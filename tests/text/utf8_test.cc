@@ -1,0 +1,26 @@
+#include "text/utf8.h"
+
+#include <gtest/gtest.h>
+
+namespace espalier::text {
+namespace {
+
+TEST(CompleteUtf8Prefix, HoldsBackAnUnfinishedCharacter) {
+  EXPECT_EQ(complete_utf8_prefix(""), 0u);
+  EXPECT_EQ(complete_utf8_prefix("abc"), 3u);
+  EXPECT_EQ(complete_utf8_prefix("a\xc3"), 1u);
+  EXPECT_EQ(complete_utf8_prefix("a\xc3\xa9"), 3u);
+  EXPECT_EQ(complete_utf8_prefix("\xf0\x9f\x98"), 0u);
+  EXPECT_EQ(complete_utf8_prefix("\xf0\x9f\x98\x80"), 4u);
+  EXPECT_EQ(complete_utf8_prefix("\xe2\x82"), 0u);
+}
+
+TEST(CompleteUtf8Prefix, BrokenBytesAreNotHeldBack) {
+  EXPECT_EQ(complete_utf8_prefix("a\xff"), 2u);
+  EXPECT_EQ(complete_utf8_prefix("a\x80\x80\x80\x80"), 5u);
+  EXPECT_EQ(complete_utf8_prefix("\xc0"), 1u) << "no character starts with c0";
+  EXPECT_EQ(complete_utf8_prefix("\xc3\xa9\xa9"), 3u) << "a stray continuation after a character";
+}
+
+}  // namespace
+}  // namespace espalier::text
