@@ -1,6 +1,7 @@
 // What `run` and `logits` share: opening a model and choosing the backend that computes.
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
 
@@ -22,8 +23,8 @@ struct LoadedModel {
 // Opens `path` and checks that vocabulary and embedding agree.
 [[nodiscard]] Result<LoadedModel> load(const std::string& path);
 
-// Names that --backend accepts.
-inline const std::vector<std::string> kBackends = {"cpu", "reference"};
+// Adds --backend and --threads to a verb.
+void add_backend_options(CLI::App& verb, std::string& backend, int& threads);
 
 // The backend of that name; `threads` 0 means one per processor.
 [[nodiscard]] std::unique_ptr<compute::Ops> make_backend(const std::string& name, int threads);

@@ -144,15 +144,10 @@ void add_run(CLI::App& app, Verb& run) {
       ->capture_default_str();
   verb->add_option("--seed", sampler.seed, "The same seed and input give the same text")
       ->capture_default_str();
-  verb->add_option("--threads", options->threads, "Threads; 0: one per processor")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
   verb->add_option("--ctx", options->context, "Most positions; 0: what the model was made for")
       ->check(CLI::Range(std::size_t{0}, std::size_t{1} << 30))
       ->capture_default_str();
-  verb->add_option("--backend", options->backend, "What computes")
-      ->check(CLI::IsMember(kBackends))
-      ->capture_default_str();
+  add_backend_options(*verb, options->backend, options->threads);
   verb->add_flag("--json", options->json, "Print one JSON object instead of text");
   verb->callback([&run, options] { run = [options] { return run_model(*options); }; });
 }

@@ -19,13 +19,18 @@ void decode_block_rows(const Matrix& matrix, std::uint64_t first, std::uint64_t 
 }
 
 // Format::encode of such a format, where Block::encode(const float values[Block::kValues]) makes a
-// block from finite values.
+// block from finite values. A block whose scale cannot hold its values decodes to something that is
+// not finite, and that is how it is noticed.
 template <typename Block>
 Result<PackedMatrix> encode_block_rows(const Format& format, std::span<const float> values,
                                        std::uint64_t rows, std::uint64_t cols) {
-  ESPALIER_TRY(const std::uint64_t bytes, packed_bytes(format, rows * cols));
+  ESPALIER_TRY(const std::uint64_t row_bytes, packed_bytes(format, cols));
+  if (checked_mul(rows, cols) != values.size()) {
+    return input_error("{}: {} values, expected {} rows × {} columns", format.name, values.size(),
+                       rows, cols);
+  }
   PackedMatrix packed;
-  packed.data.resize(bytes);
+  packed.data.resize(rows * row_bytes);
   for (std::size_t v = 0; v < values.size(); v += Block::kValues) {
     for (std::size_t i = v; i < v + Block::kValues; ++i) {
       if (!std::isfinite(values[i])) {
@@ -34,6 +39,14 @@ Result<PackedMatrix> encode_block_rows(const Format& format, std::span<const flo
       }
     }
     const Block block = Block::encode(values.data() + v);
+    float decoded[Block::kValues];
+    block.decode(decoded);
+    for (int i = 0; i < Block::kValues; ++i) {
+      if (!std::isfinite(decoded[i])) {
+        return input_error("{}: value {} of row {} is {}, too large for this format", format.name,
+                           (v + i) % cols, (v + i) / cols, values[v + i]);
+      }
+    }
     std::memcpy(packed.data.data() + v / Block::kValues * sizeof(Block), &block, sizeof(Block));
   }
   ESPALIER_TRY(packed.view, block_matrix(format, rows, cols, packed.data));

@@ -33,9 +33,16 @@ struct Format {
   double bits_per_weight = 0;             // scales included
 
   // Decodes rows [first, first + count) of `matrix` into out [count, cols]. This is the definition
-  // of the format: scalar, exact in float. (EXL3: the weights between its two rotations.)
+  // of the format, and what products and look-ups compute with: scalar, exact in float. (EXL3: the
+  // weights between its two rotations.)
   void (*decode_rows)(const Matrix& matrix, std::uint64_t first, std::uint64_t count,
                       float* out) = nullptr;
+
+  // The same rows of the dense matrix that the packed one stands for, as the format's own tools
+  // write it; null where that is what decode_rows gives. EXL3: rotations and scales applied. MLX:
+  // rounded to the type of the scales.
+  void (*dequantize_rows)(const Matrix& matrix, std::uint64_t first, std::uint64_t count,
+                          float* out) = nullptr;
 
   // Packs values [rows, cols]; null where Espalier only reads the format. Values that are not
   // finite and columns that do not fill whole blocks are input errors.
@@ -53,13 +60,15 @@ struct Matrix {
   Bytes data;              // GGUF: blocks, row after row. Others: the codes, as in the file
 
   // What formats other than GGUF's keep beside the codes; empty where a format has no such part.
-  Bytes scales;  // one per group
-  Bytes zeros;   // MLX: biases. GPTQ, AWQ, compressed-tensors: zero points
+  Bytes scales;  // one per group. EXL3 embedding tables: signs, F16 [cols up to whole rings]
+  Bytes zeros;   // MLX: biases. GPTQ, AWQ, compressed-tensors: zero points. EXL3 n-gram tables:
+                 // head_bias, F16 [heads, cols]
   ScaleType scale_type = ScaleType::kF16;  // of scales, and of MLX's biases
-  float global_scale = 1;                  // NVFP4: on top of the scales
+  float global_scale = 1;                  // NVFP4: a factor on top of the scales
   Bytes input_group;                       // GPTQ act-order: I32 [cols], the group of each input
   Bytes input_scale;                       // EXL3: suh, F16 [cols]
-  Bytes output_scale;                      // EXL3: svh, F16 [rows]
+  Bytes output_scale;                      // EXL3: svh, F16 [rows]; both padded as exl3.h says
+  Bytes head_offsets;                      // EXL3 n-gram tables: I64 [heads], each head's first row
 };
 
 // A packed matrix with the memory that its view points into. It moves, but does not copy.
@@ -94,6 +103,13 @@ struct PackedMatrix {
 inline void decode_rows(const Matrix& matrix, std::uint64_t first, std::uint64_t count,
                         float* out) {
   matrix.format->decode_rows(matrix, first, count, out);
+}
+
+// The same rows of the dense matrix that `matrix` stands for.
+inline void dequantize_rows(const Matrix& matrix, std::uint64_t first, std::uint64_t count,
+                            float* out) {
+  const Format& format = *matrix.format;
+  (format.dequantize_rows ? format.dequantize_rows : format.decode_rows)(matrix, first, count, out);
 }
 
 }  // namespace espalier::pack

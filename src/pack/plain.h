@@ -11,6 +11,7 @@ struct PlainF32 {
   float value;
 
   void decode(float* out) const { *out = value; }
+  static PlainF32 encode(const float* values) { return {*values}; }
 };
 
 struct PlainF16 {
@@ -18,6 +19,7 @@ struct PlainF16 {
   std::uint16_t bits;  // IEEE binary16
 
   void decode(float* out) const { *out = half_to_float(bits); }
+  static PlainF16 encode(const float* values) { return {float_to_half(*values)}; }
 };
 
 struct PlainBF16 {
@@ -25,6 +27,7 @@ struct PlainBF16 {
   std::uint16_t bits;  // the top half of a float
 
   void decode(float* out) const { *out = bfloat_to_float(bits); }
+  static PlainBF16 encode(const float* values) { return {float_to_bfloat(*values)}; }
 };
 
 }  // namespace espalier::pack

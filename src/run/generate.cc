@@ -21,13 +21,14 @@ std::string_view stop_reason_name(StopReason reason) {
 }
 
 void forward_sequence(const Session& session, std::span<const TokenId> tokens, std::size_t first,
-                      float* logits) {
+                      Wanted wanted, float* logits) {
   std::vector<compute::Row> rows(tokens.size());
+  std::vector<std::size_t> wanted_rows;
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     rows[i] = {.token = tokens[i], .sequence = 0, .position = static_cast<std::int32_t>(first + i)};
+    if (wanted == Wanted::kAllLogits || i + 1 == tokens.size()) wanted_rows.push_back(i);
   }
-  const std::size_t last = tokens.size() - 1;
-  session.model.forward(session.ops, rows, session.cache.layers(), std::span(&last, 1), logits);
+  session.model.forward(session.ops, rows, session.cache.layers(), wanted_rows, logits);
 }
 
 Status check_tokens(const model::ModelInfo& model, std::span<const TokenId> tokens,
@@ -58,7 +59,7 @@ Result<Generation> generate(const Session& session, const text::Tokenizer& token
   while (result.prompt_done < prompt.size() && !interrupted) {
     const auto batch = prompt.subspan(result.prompt_done,
                                       std::min(kPrefillRows, prompt.size() - result.prompt_done));
-    forward_sequence(session, batch, result.prompt_done, logits.data());
+    forward_sequence(session, batch, result.prompt_done, Wanted::kLastLogits, logits.data());
     result.prompt_done += batch.size();
   }
   result.prompt_seconds = prompt_timer.seconds();
@@ -88,7 +89,8 @@ Result<Generation> generate(const Session& session, const text::Tokenizer& token
       break;
     }
     if (result.tokens.size() < options.max_tokens) {
-      forward_sequence(session, {&next, 1}, sequence.size() - 1, logits.data());
+      forward_sequence(session, {&next, 1}, sequence.size() - 1, Wanted::kLastLogits,
+                       logits.data());
     }
   }
   result.decode_seconds = decode_timer.seconds();

@@ -44,11 +44,14 @@ struct Session {
   KvCache& cache;
 };
 
-// Tokens must be in the vocabulary and positions [first, first + tokens.size()) in the cache.
-// Runs the tokens of sequence 0 through the model; logits of the last one go to `logits`
-// [vocab_size].
+// Which rows' logits a forward pass gives.
+enum class Wanted { kLastLogits, kAllLogits };
+
+// Runs `tokens` through the model as positions first, first + 1, … of sequence 0. `logits` gets
+// [1 or tokens.size(), vocab_size]. Tokens must be in the vocabulary, earlier positions and room
+// for these in the cache.
 void forward_sequence(const Session& session, std::span<const TokenId> tokens, std::size_t first,
-                      float* logits);
+                      Wanted wanted, float* logits);
 
 // Checks that `tokens` are in the model's vocabulary and fit in `context` positions.
 [[nodiscard]] Status check_tokens(const model::ModelInfo& model, std::span<const TokenId> tokens,

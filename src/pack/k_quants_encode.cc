@@ -1,0 +1,333 @@
+// The encoders of the K-quants: searches for the codes of least squared error.
+#include <algorithm>
+#include <numeric>
+
+#include "pack/k_quants.h"
+#include "pack/scale_search.h"
+
+namespace espalier::pack {
+namespace {
+
+// Adds bits to a byte that starts as zero.
+void put(std::uint8_t& byte, int bits) { byte = static_cast<std::uint8_t>(byte | bits); }
+
+void put_two_bits(std::uint8_t* codes, int v, int code) {
+  put(codes[v / 128 * 32 + v % 32], code << (v % 128 / 32 * 2));
+}
+
+void put_four_bits(std::uint8_t* codes, int v, int code) {
+  put(codes[v / 64 * 32 + v % 32], code << (v % 64 / 32 * 4));
+}
+
+void put_high_bit(std::uint8_t* high, int v, int bit) { put(high[v % 32], bit << (v / 32)); }
+
+// ---- Q3_K and Q6_K: 16 groups of 16 values, value = scale · multiplier · level.
+
+struct SymmetricCodes {
+  Scales<16> scales;
+  std::array<std::int8_t, 256> levels{};
+};
+
+SymmetricCodes search_symmetric(const float* values, IntegerLevels levels,
+                                std::span<const float> multipliers, std::span<const Sweep> sweeps) {
+  SymmetricCodes codes;
+  const float largest = largest_magnitude({values, 256});
+  if (largest > kTooLarge) codes.scales.scale = kInfiniteHalf;
+  if (largest < kNegligible || largest > kTooLarge) return codes;
+  const auto group = [&](std::size_t g) { return std::span(values + 16 * g, 16); };
+  const auto fit_at = [&](std::size_t g, float t) { return fit_levels(group(g), t, levels); };
+  std::array<float, 16> ideal{};
+  for (std::size_t g = 0; g < 16; ++g) {
+    ideal[g] =
+        ideal_scale(largest_magnitude(group(g)), sweeps, [&](float t) { return fit_at(g, t); });
+  }
+  codes.scales = search_scales(multipliers, ideal, fit_at);
+  const float d = half_to_float(codes.scales.scale);
+  for (std::size_t v = 0; v < 256; ++v) {
+    const float t = d * multipliers[codes.scales.codes[v / 16]];
+    if (t != 0) codes.levels[v] = static_cast<std::int8_t>(levels(values[v] / t));
+  }
+  return codes;
+}
+
+// Multipliers first, first + 1, …
+template <std::size_t kCount>
+constexpr std::array<float, kCount> consecutive(int first) {
+  std::array<float, kCount> values{};
+  for (std::size_t i = 0; i < kCount; ++i)
+    values[i] = static_cast<float>(first + static_cast<int>(i));
+  return values;
+}
+
+// ---- Q2_K, Q4_K and Q5_K: value = scale · s · code − minimum · m.
+
+// One group at some choice of codes q: its sums, from which the best scale and minimum follow.
+struct AffineFit {
+  float n = 0, x = 0;           // count, Σx
+  float q = 0, qq = 0, xq = 0;  // Σq, Σq², Σx·q
+
+  // By how much scale t and minimum m lower the squared error, against all zeros.
+  [[nodiscard]] float gain(float t, float m) const {
+    return t * (2 * xq - t * qq) - m * (2 * x - 2 * t * q + n * m);
+  }
+  [[nodiscard]] float best_minimum(float t) const { return std::max(0.0f, (t * q - x) / n); }
+  [[nodiscard]] float best_scale() const {
+    const float determinant = n * qq - q * q;
+    const float t = determinant > 0 ? (n * xq - x * q) / determinant : 0;
+    if (determinant > 0 && t * q - x > 0) return t;
+    return qq > 0 ? xq / qq : 0;  // the minimum would be negative: without it
+  }
+};
+
+AffineFit fit_affine(std::span<const float> values, float t, float m, float top) {
+  const float inverse = t > 0 ? 1 / t : 0;
+  const float offset = m * inverse;
+  float x[8] = {}, q[8] = {}, qq[8] = {}, xq[8] = {};
+  for (std::size_t i = 0; i < values.size(); i += 8) {
+    for (std::size_t j = 0; j < 8; ++j) {
+      const float value = values[i + j];
+      const float code = round_to_integer(std::min(std::max(value * inverse + offset, 0.0f), top));
+      x[j] += value;
+      q[j] += code;
+      qq[j] += code * code;
+      xq[j] += value * code;
+    }
+  }
+  return {static_cast<float>(values.size()), sum_lanes(x), sum_lanes(q), sum_lanes(qq),
+          sum_lanes(xq)};
+}
+
+struct AffineIdeal {
+  float scale = 0;
+  float minimum = 0;
+};
+
+// What a group would want: starts from codes that span its range, or a little more or less.
+AffineIdeal ideal_affine(std::span<const float> values, float top) {
+  const auto [least, greatest] = std::minmax_element(values.begin(), values.end());
+  const float low = std::min(0.0f, *least);
+  AffineIdeal best;
+  if (*greatest - low <= 0) return {0, -low};
+  float best_gain = -INFINITY;
+  for (int step = -12; step <= 12; ++step) {
+    float t = (*greatest - low) / (top + 0.1f * static_cast<float>(step));
+    float m = -low;
+    for (int round = 0; round < 3 && t > 0; ++round) {
+      const AffineFit fit = fit_affine(values, t, m, top);
+      t = fit.best_scale();
+      m = fit.best_minimum(t);
+      if (fit.gain(t, m) > best_gain) {
+        best_gain = fit.gain(t, m);
+        best = {t, m};
+      }
+    }
+  }
+  return best;
+}
+
+template <std::size_t kGroups>
+struct AffineCodes {
+  std::uint16_t scale = 0;
+  std::uint16_t minimum = 0;
+  std::array<std::uint8_t, kGroups> scales{};
+  std::array<std::uint8_t, kGroups> minima{};
+  std::array<std::uint8_t, 256> codes{};
+};
+
+// top: the largest code of a value; scale_top: of a group's scale and minimum.
+template <std::size_t kGroups>
+AffineCodes<kGroups> search_affine(const float* values, float top, int scale_top) {
+  constexpr std::size_t kGroupValues = 256 / kGroups;
+  AffineCodes<kGroups> best;
+  const float largest = largest_magnitude({values, 256});
+  if (largest > kTooLarge) best.scale = kInfiniteHalf;
+  if (largest < kNegligible || largest > kTooLarge) return best;
+
+  const auto group = [&](std::size_t g) {
+    return std::span(values + kGroupValues * g, kGroupValues);
+  };
+  std::array<AffineIdeal, kGroups> ideal;
+  AffineIdeal extreme;
+  for (std::size_t g = 0; g < kGroups; ++g) {
+    ideal[g] = ideal_affine(group(g), top);
+    extreme.scale = std::max(extreme.scale, ideal[g].scale);
+    extreme.minimum = std::max(extreme.minimum, ideal[g].minimum);
+  }
+  const auto nearest_code = [&](float wanted, float step) {
+    return step > 0 ? static_cast<int>(std::min(std::round(wanted / step), float(scale_top))) : 0;
+  };
+
+  double best_gain = -INFINITY;
+  best.scale = kInfiniteHalf;
+  const auto try_from = [&](double scale, double minimum) {
+    for (int round = 0; round < 5; ++round) {
+      AffineCodes<kGroups> trial;
+      trial.scale = float_to_half(static_cast<float>(scale));
+      trial.minimum = float_to_half(static_cast<float>(minimum));
+      const float d = half_to_float(trial.scale);
+      const float dm = half_to_float(trial.minimum);
+      if (std::isinf(d) || std::isinf(dm)) return;
+      double gain = 0;
+      // The normal equations of scale and minimum together, given all codes.
+      double ss = 0, sm = 0, mm = 0, xs = 0, xm = 0;
+      for (std::size_t g = 0; g < kGroups; ++g) {
+        float group_gain = -INFINITY;
+        AffineFit group_fit;
+        const auto consider = [&](int s, int m) {
+          const float t = d * static_cast<float>(s);
+          const float offset = dm * static_cast<float>(m);
+          const AffineFit fit = fit_affine(group(g), t, offset, top);
+          if (fit.gain(t, offset) > group_gain) {
+            group_gain = fit.gain(t, offset);
+            group_fit = fit;
+            trial.scales[g] = static_cast<std::uint8_t>(s);
+            trial.minima[g] = static_cast<std::uint8_t>(m);
+          }
+          return nearest_code(fit.best_minimum(t), dm);
+        };
+        const int s = nearest_code(ideal[g].scale, d);
+        const int m = nearest_code(ideal[g].minimum, dm);
+        for (int near = std::max(0, s - 1); near <= std::min(scale_top, s + 1); ++near) {
+          const int better = consider(near, m);
+          for (int code = std::max(0, better - 1); code <= std::min(scale_top, better + 1);
+               ++code) {
+            if (code != m) consider(near, code);
+          }
+        }
+        gain += group_gain;
+        const double scale_code = trial.scales[g];
+        const double minimum_code = trial.minima[g];
+        ss += scale_code * scale_code * group_fit.qq;
+        sm += scale_code * minimum_code * group_fit.q;
+        mm += minimum_code * minimum_code * group_fit.n;
+        xs += scale_code * group_fit.xq;
+        xm += minimum_code * group_fit.x;
+      }
+      if (gain > best_gain) {
+        best_gain = gain;
+        best = trial;
+      }
+      const double determinant = ss * mm - sm * sm;
+      if (determinant > 1e-9 * ss * mm) {
+        scale = (mm * xs - sm * xm) / determinant;
+        minimum = (sm * xs - ss * xm) / determinant;
+      } else {
+        scale = ss > 0 ? xs / ss : 0;
+        minimum = mm > 0 ? -xm / mm : 0;
+      }
+      if (scale < 0 || minimum < 0) return;
+      if (float_to_half(static_cast<float>(scale)) == trial.scale &&
+          float_to_half(static_cast<float>(minimum)) == trial.minimum) {
+        return;
+      }
+    }
+  };
+  for (const double s : {0.9, 1.0, 1.1}) {
+    for (const double m : {0.9, 1.0, 1.1}) {
+      try_from(extreme.scale * s / scale_top, extreme.minimum * m / scale_top);
+    }
+  }
+
+  const float d = half_to_float(best.scale);
+  const float dm = half_to_float(best.minimum);
+  for (std::size_t v = 0; v < 256 && !std::isinf(d); ++v) {
+    const float t = d * static_cast<float>(best.scales[v / kGroupValues]);
+    const float m = dm * static_cast<float>(best.minima[v / kGroupValues]);
+    if (t > 0) {
+      best.codes[v] =
+          static_cast<std::uint8_t>(std::round(std::min(std::max((values[v] + m) / t, 0.0f), top)));
+    }
+  }
+  return best;
+}
+
+// Q4_K's and Q5_K's packing of eight six-bit scales and minima.
+void put_q4_groups(const AffineCodes<8>& codes, std::uint8_t* scales) {
+  for (std::size_t g = 0; g < 4; ++g) {
+    scales[g] = static_cast<std::uint8_t>(codes.scales[g] | codes.scales[g + 4] >> 4 << 6);
+    scales[g + 4] = static_cast<std::uint8_t>(codes.minima[g] | codes.minima[g + 4] >> 4 << 6);
+    scales[g + 8] =
+        static_cast<std::uint8_t>((codes.scales[g + 4] & 15) | (codes.minima[g + 4] & 15) << 4);
+  }
+}
+
+}  // namespace
+
+BlockQ2_K BlockQ2_K::encode(const float* values) {
+  const AffineCodes<16> found = search_affine<16>(values, 3, 15);
+  BlockQ2_K block{};
+  block.scale = found.scale;
+  block.minimum = found.minimum;
+  for (std::size_t g = 0; g < 16; ++g) {
+    block.scales[g] = static_cast<std::uint8_t>(found.scales[g] | found.minima[g] << 4);
+  }
+  for (int v = 0; v < kValues; ++v) {
+    put_two_bits(block.codes, v, found.codes[static_cast<std::size_t>(v)]);
+  }
+  return block;
+}
+
+BlockQ3_K BlockQ3_K::encode(const float* values) {
+  static constexpr auto kMultipliers = consecutive<64>(-32);
+  static constexpr Sweep kSweeps[] = {{2.5f, 4.5f, 20}, {-2.5f, -5.0f, 20}};
+  const SymmetricCodes found = search_symmetric(values, {-4, 3}, kMultipliers, kSweeps);
+  BlockQ3_K block{};
+  block.scale = found.scales.scale;
+  for (int g = 0; g < 16; ++g) {
+    const int s = found.scales.codes[static_cast<std::size_t>(g)];
+    put(block.scales[g % 8], (s & 15) << (g / 8 * 4));
+    put(block.scales[8 + g % 4], s >> 4 << (g / 4 * 2));
+  }
+  for (int v = 0; v < kValues; ++v) {
+    const int code = found.levels[static_cast<std::size_t>(v)] + 4;
+    put_two_bits(block.low, v, code & 3);
+    put_high_bit(block.high, v, code >> 2);
+  }
+  return block;
+}
+
+BlockQ4_K BlockQ4_K::encode(const float* values) {
+  const AffineCodes<8> found = search_affine<8>(values, 15, 63);
+  BlockQ4_K block{};
+  block.scale = found.scale;
+  block.minimum = found.minimum;
+  put_q4_groups(found, block.scales);
+  for (int v = 0; v < kValues; ++v) {
+    put_four_bits(block.codes, v, found.codes[static_cast<std::size_t>(v)]);
+  }
+  return block;
+}
+
+BlockQ5_K BlockQ5_K::encode(const float* values) {
+  const AffineCodes<8> found = search_affine<8>(values, 31, 63);
+  BlockQ5_K block{};
+  block.scale = found.scale;
+  block.minimum = found.minimum;
+  put_q4_groups(found, block.scales);
+  for (int v = 0; v < kValues; ++v) {
+    const int code = found.codes[static_cast<std::size_t>(v)];
+    put_four_bits(block.codes, v, code & 15);
+    put_high_bit(block.high, v, code >> 4);
+  }
+  return block;
+}
+
+BlockQ6_K BlockQ6_K::encode(const float* values) {
+  static constexpr auto kMultipliers = consecutive<256>(-128);
+  static constexpr Sweep kSweeps[] = {{30.0f, 32.5f, 20}, {-30.5f, -33.0f, 20}};
+  const SymmetricCodes found = search_symmetric(values, {-32, 31}, kMultipliers, kSweeps);
+  BlockQ6_K block{};
+  block.scale = found.scales.scale;
+  for (std::size_t g = 0; g < 16; ++g) {
+    block.scales[g] = static_cast<std::int8_t>(found.scales.codes[g] - 128);
+  }
+  for (int v = 0; v < kValues; ++v) {
+    const int code = found.levels[static_cast<std::size_t>(v)] + 32;
+    const int quarter = v % 128 / 32;
+    put(block.low[v / 128 * 64 + quarter % 2 * 32 + v % 32], (code & 15) << (quarter / 2 * 4));
+    put(block.high[v / 128 * 32 + v % 32], code >> 4 << (2 * quarter));
+  }
+  return block;
+}
+
+}  // namespace espalier::pack
