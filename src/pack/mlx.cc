@@ -235,8 +235,8 @@ Result<PackedMatrix> encode_mlx_float(const Format& format, std::span<const floa
     for (const float value : from) {
       largest = std::max(largest, std::abs(rounded(value_type, value)));
     }
-    if (!std::isfinite(largest)) {
-      return input_error("{}: a value of row {} overflows the type of the values", format.name,
+    if (largest >= 0x1p127f) {  // may round to 2^128; and F16 overflows to infinity before
+      return input_error("{}: a value of row {} overflows when rounded", format.name,
                          g * group / cols);
     }
     const float scale = rounded(value_type, largest / (bits == 4 ? 6.0f : 448.0f));
