@@ -4,24 +4,11 @@
 #include <cmath>
 
 #include "base/half.h"
+#include "pack/scales.h"
 #include "pack/small_floats.h"
 
 namespace espalier::pack {
 namespace {
-
-std::size_t scale_size(ScaleType type) { return type == ScaleType::kF32 ? 4 : 2; }
-
-float load_scale(ScaleType type, const std::byte* from) {
-  switch (type) {
-    case ScaleType::kF16:
-      return half_to_float(load<std::uint16_t>(from));
-    case ScaleType::kBF16:
-      return bfloat_to_float(load<std::uint16_t>(from));
-    case ScaleType::kF32:
-      break;
-  }
-  return load<float>(from);
-}
 
 void store_scale(ScaleType type, float value, std::byte* to) {
   const std::uint16_t bits =
@@ -248,8 +235,8 @@ Result<PackedMatrix> encode_mlx_float(const Format& format, std::span<const floa
     for (const float value : from) {
       largest = std::max(largest, std::abs(rounded(value_type, value)));
     }
-    if (!std::isfinite(largest)) {
-      return input_error("{}: a value of row {} overflows the type of the values", format.name,
+    if (largest >= 0x1p127f) {  // may round to 2^128; and F16 overflows to infinity before
+      return input_error("{}: a value of row {} overflows when rounded", format.name,
                          g * group / cols);
     }
     const float scale = rounded(value_type, largest / (bits == 4 ? 6.0f : 448.0f));
