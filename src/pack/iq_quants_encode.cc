@@ -1,9 +1,9 @@
 // The encoders of the IQ formats: searches for the codes of least squared error.
 //
-// For a vector x and a scale t, the best grid point g is the one of largest t·(2·g·x − t·|g|²). So
-// among points of equal norm the one of largest g·x is best at every scale: a vector is compared
-// with all points once, and what is kept is the best of each of the few classes of equal norm. Each
-// scale then costs one look at every class, and the search over scales is exact and cheap.
+// For a vector x and a scale t, the best grid point g is the one of largest t·(2·g·x − t·|g|²): of
+// all points, seen at (|g|², g·x), the one that a line of slope t/2 touches first from above. So a
+// vector is compared with all points once, to find the upper convex hull of those points: a
+// handful. From then on the best point at any scale is looked up among these, exactly.
 #include <algorithm>
 #include <bit>
 #include <map>
@@ -16,18 +16,16 @@
 namespace espalier::pack {
 namespace {
 
-constexpr std::size_t kMaxClasses = 64;
 constexpr std::size_t kMaxPoints = 2048;
 
-// A grid in the order of its classes: points of equal norm (and, in IQ1, equal sum of coordinates).
+// A grid, sorted by the points' norms.
 struct Grid {
-  struct Class {
-    float norm;  // Σ of the squared coordinates
-    float sum;   // Σ of the coordinates
+  struct Shell {  // the points of one norm
+    float norm;   // Σ of the squared coordinates
     std::size_t end;
   };
   std::size_t dims = 0;
-  std::vector<Class> classes;
+  std::vector<Shell> shells;
   std::vector<std::uint16_t> index;  // of the point in the format
   std::vector<float> coordinates;    // coordinate j of point p at j · points + p
 
@@ -36,30 +34,24 @@ struct Grid {
   }
 };
 
-enum class ClassBy { kNorm, kNormAndSum };
-
-// levels[digit]: what the digits of the packed points mean, `bits` bits each.
+// digits[d]: what digit d of the packed points means; a digit has `bits` bits.
 Grid make_grid(std::span<const std::uint16_t> points, std::size_t dims, int bits,
-               std::span<const float> levels, ClassBy by) {
-  std::map<std::pair<float, float>, std::vector<std::uint16_t>> classes;
+               std::span<const float> digits) {
   const auto coordinate = [&](std::size_t point, std::size_t j) {
     const int digit = points[point] >> (bits * static_cast<int>(j)) & ((1 << bits) - 1);
-    return levels[static_cast<std::size_t>(digit)];
+    return digits[static_cast<std::size_t>(digit)];
   };
+  std::map<float, std::vector<std::uint16_t>> by_norm;
   for (std::size_t p = 0; p < points.size(); ++p) {
     float norm = 0;
-    float sum = 0;
-    for (std::size_t j = 0; j < dims; ++j) {
-      norm += coordinate(p, j) * coordinate(p, j);
-      sum += coordinate(p, j);
-    }
-    classes[{norm, by == ClassBy::kNorm ? 0 : sum}].push_back(static_cast<std::uint16_t>(p));
+    for (std::size_t j = 0; j < dims; ++j) norm += coordinate(p, j) * coordinate(p, j);
+    by_norm[norm].push_back(static_cast<std::uint16_t>(p));
   }
   Grid grid;
   grid.dims = dims;
-  for (const auto& [key, members] : classes) {
+  for (const auto& [norm, members] : by_norm) {
     grid.index.insert(grid.index.end(), members.begin(), members.end());
-    grid.classes.push_back({key.first, key.second, grid.index.size()});
+    grid.shells.push_back({norm, grid.index.size()});
   }
   for (std::size_t j = 0; j < dims; ++j) {
     for (const std::uint16_t point : grid.index) grid.coordinates.push_back(coordinate(point, j));
@@ -67,21 +59,45 @@ Grid make_grid(std::span<const std::uint16_t> points, std::size_t dims, int bits
   return grid;
 }
 
-// The best point of every class for one vector.
-struct ClassBest {
-  float dot = 0;
-  std::uint16_t point = 0;  // its place in the grid
+// A point as one vector sees it.
+struct Choice {
+  Fit fit;                // g·x and |g|²
+  std::size_t point = 0;  // its place in the grid
 };
-using VectorBest = std::array<ClassBest, kMaxClasses>;
 
-void best_of_classes(const Grid& grid, const float* dots, VectorBest& best) {
+// The points that are best for a vector at some scale, in the order of their norms.
+using Hull = std::vector<Choice>;
+
+Hull hull_of(const Grid& grid, const float* dots) {
+  // Whether the way from a to b is at least as steep as that from b to c.
+  const auto bends_down = [](const Fit& a, const Fit& b, const Fit& c) {
+    return (b.xl - a.xl) * (c.ll - b.ll) >= (c.xl - b.xl) * (b.ll - a.ll);
+  };
+  Hull hull;
   std::size_t p = 0;
-  for (std::size_t c = 0; c < grid.classes.size(); ++c) {
-    best[c] = {dots[p], static_cast<std::uint16_t>(p)};
-    for (++p; p < grid.classes[c].end; ++p) {
-      if (dots[p] > best[c].dot) best[c] = {dots[p], static_cast<std::uint16_t>(p)};
+  for (const Grid::Shell& shell : grid.shells) {
+    std::size_t best = p;
+    for (++p; p < shell.end; ++p) {
+      if (dots[p] > dots[best]) best = p;
     }
+    const Choice next{{dots[best], shell.norm}, best};
+    if (!hull.empty() && next.fit.xl <= hull.back().fit.xl) continue;
+    while (hull.size() > 1 && !bends_down(hull[hull.size() - 2].fit, hull.back().fit, next.fit)) {
+      hull.pop_back();
+    }
+    hull.push_back(next);
   }
+  return hull;
+}
+
+// The best point at scale t > 0.
+const Choice& choose(const Hull& hull, float t) {
+  std::size_t i = 0;
+  while (i + 1 < hull.size() &&
+         2 * (hull[i + 1].fit.xl - hull[i].fit.xl) > t * (hull[i + 1].fit.ll - hull[i].fit.ll)) {
+    ++i;
+  }
+  return hull[i];
 }
 
 // g·x for all points g; and, if asked, the least g_j·x_j, which is half of what turning the sign of
@@ -98,31 +114,6 @@ void compare(const Grid& grid, const float* x, float* dots, float* least) {
   }
 }
 
-struct Choice {
-  Fit fit;
-  std::size_t point = 0;
-};
-
-// The class whose best point is best at scale t. shift: IQ1's, added to every coordinate of a
-// vector with sum x_sum.
-Choice choose(const Grid& grid, const VectorBest& best, float t, float shift = 0, float x_sum = 0) {
-  std::size_t chosen = 0;
-  Fit fit;
-  float gain = -INFINITY;
-  const float dot_shift = shift * x_sum;
-  const float norm_shift = shift * shift * static_cast<float>(grid.dims);
-  for (std::size_t c = 0; c < grid.classes.size(); ++c) {
-    const Fit candidate{best[c].dot + dot_shift,
-                        grid.classes[c].norm + (2 * shift * grid.classes[c].sum + norm_shift)};
-    if (candidate.gain(t) > gain) {
-      gain = candidate.gain(t);
-      fit = candidate;
-      chosen = c;
-    }
-  }
-  return {fit, best[chosen].point};
-}
-
 // ---- IQ2 and IQ3: magnitudes from a grid, signs apart.
 
 // Whether all signs are stored, or all but one, so that their number must be even.
@@ -134,8 +125,8 @@ struct Unit {
   std::array<float, 8> magnitudes;
   std::uint8_t signs;
   bool odd;  // one sign has to be turned
-  std::array<VectorBest, kParts> as_is;
-  std::array<VectorBest, kParts> turned;  // with the cheapest sign turned
+  std::array<Hull, kParts> as_is;
+  std::array<Hull, kParts> turned;  // with the cheapest sign turned
 };
 
 template <std::size_t kParts>
@@ -151,10 +142,10 @@ Unit<kParts> prepare(const Grid& grid, const float* values, Signs rule) {
   float least[kMaxPoints];
   for (std::size_t part = 0; part < kParts; ++part) {
     compare(grid, unit.magnitudes.data() + part * grid.dims, dots, unit.odd ? least : nullptr);
-    best_of_classes(grid, dots, unit.as_is[part]);
+    unit.as_is[part] = hull_of(grid, dots);
     if (!unit.odd) continue;
     for (std::size_t p = 0; p < grid.index.size(); ++p) dots[p] -= 2 * least[p];
-    best_of_classes(grid, dots, unit.turned[part]);
+    unit.turned[part] = hull_of(grid, dots);
   }
   return unit;
 }
@@ -167,15 +158,15 @@ struct UnitChoice {
 };
 
 template <std::size_t kParts>
-UnitChoice<kParts> choose(const Grid& grid, const Unit<kParts>& unit, float t) {
+UnitChoice<kParts> choose(const Unit<kParts>& unit, float t) {
   UnitChoice<kParts> choice;
   std::array<Choice, kParts> parts;
-  for (std::size_t part = 0; part < kParts; ++part) parts[part] = choose(grid, unit.as_is[part], t);
+  for (std::size_t part = 0; part < kParts; ++part) parts[part] = choose(unit.as_is[part], t);
   if (unit.odd) {
     float least_loss = INFINITY;
     Choice replacement;
     for (std::size_t part = 0; part < kParts; ++part) {
-      const Choice turned = choose(grid, unit.turned[part], t);
+      const Choice& turned = choose(unit.turned[part], t);
       const float loss = parts[part].fit.gain(t) - turned.fit.gain(t);
       if (loss < least_loss) {
         least_loss = loss;
@@ -216,7 +207,7 @@ SignedCodes<kGroups, kParts> search_signed(const float* values, const Grid& grid
   const auto fit_at = [&](std::size_t g, float t) {
     Fit fit;
     for (std::size_t u = g * kUnits; u < (g + 1) * kUnits; ++u) {
-      fit += choose(grid, units[u], t).fit;
+      fit += choose(units[u], t).fit;
     }
     return fit;
   };
@@ -232,7 +223,7 @@ SignedCodes<kGroups, kParts> search_signed(const float* values, const Grid& grid
   const float d = half_to_float(codes.scales.scale);
   for (std::size_t u = 0; u < 32; ++u) {
     const float t = d * multipliers[codes.scales.codes[u / kUnits]];
-    const UnitChoice<kParts> choice = choose(grid, units[u], t);
+    const UnitChoice<kParts> choice = choose(units[u], t);
     codes.signs[u] = units[u].signs;
     for (std::size_t part = 0; part < kParts; ++part) {
       codes.points[u * kParts + part] = grid.index[choice.points[part]];
@@ -266,8 +257,6 @@ constexpr auto kIq3SMultipliers = multiples<16>(0.5f, 2);
 constexpr auto kIq1Multipliers = multiples<8>(0.5f, 2);
 constexpr auto kIq4XsMultipliers = multiples<64>(-32, 1);
 
-constexpr float kIq1Digits[3] = {-1, 0, 1};
-
 template <std::size_t kCount>
 std::array<float, kCount> to_floats(const std::uint8_t (&levels)[kCount]) {
   std::array<float, kCount> values{};
@@ -276,48 +265,59 @@ std::array<float, kCount> to_floats(const std::uint8_t (&levels)[kCount]) {
 }
 
 Grid make_iq2_grid(std::span<const std::uint16_t> points) {
-  return make_grid(points, 8, 2, to_floats(kIq2Levels), ClassBy::kNorm);
+  return make_grid(points, 8, 2, to_floats(kIq2Levels));
 }
 
-// ---- IQ1: a grid of −1, 0, 1 and a shift.
+// ---- IQ1: one grid, shifted up or down.
 
 template <std::size_t kGroups>
 struct ShiftedCodes {
   Scales<kGroups> scales;
   std::array<std::uint16_t, 32> points{};
-  std::array<bool, 32> negative_shift{};
+  std::array<bool, 32> down{};
 };
+
+// Both shifted grids.
+const std::array<Grid, 2>& iq1_grids() {
+  static const std::array<Grid, 2> grids = [] {
+    const auto shifted = [](float shift) {
+      const float digits[] = {-1 + shift, shift, 1 + shift};
+      return make_grid(kIq1Grid, 8, 2, digits);
+    };
+    return std::array{shifted(kIq1Shift), shifted(-kIq1Shift)};
+  }();
+  return grids;
+}
 
 // shift_run: how many vectors of eight share a shift.
 template <std::size_t kGroups>
 ShiftedCodes<kGroups> search_shifted(const float* values, std::size_t shift_run) {
-  static const Grid grid = make_grid(kIq1Grid, 8, 2, kIq1Digits, ClassBy::kNormAndSum);
   constexpr std::size_t kVectors = 32 / kGroups;  // of a group
   ShiftedCodes<kGroups> codes;
   const float largest = largest_magnitude({values, 256});
   if (largest > kTooLarge) codes.scales.scale = kInfiniteHalf;
   if (largest < kNegligible || largest > kTooLarge) return codes;
 
-  std::vector<VectorBest> best(32);
-  std::array<float, 32> sums{};
-  for (std::size_t k = 0; k < 32; ++k) {
-    float dots[kMaxPoints];
-    compare(grid, values + 8 * k, dots, nullptr);
-    best_of_classes(grid, dots, best[k]);
-    for (std::size_t j = 0; j < 8; ++j) sums[k] += values[8 * k + j];
+  std::array<std::vector<Hull>, 2> hulls;
+  for (std::size_t shift = 0; shift < 2; ++shift) {
+    for (int k = 0; k < 32; ++k) {
+      float dots[kMaxPoints];
+      compare(iq1_grids()[shift], values + 8 * k, dots, nullptr);
+      hulls[shift].push_back(hull_of(iq1_grids()[shift], dots));
+    }
   }
-  const auto fit_run = [&](std::size_t first, float t, float shift) {
+  const auto fit_run = [&](std::size_t first, float t, std::size_t shift) {
     Fit fit;
     for (std::size_t k = first; k < first + shift_run; ++k) {
-      fit += choose(grid, best[k], t, shift, sums[k]).fit;
+      fit += choose(hulls[shift][k], t).fit;
     }
     return fit;
   };
   const auto fit_at = [&](std::size_t g, float t) {
     Fit fit;
     for (std::size_t k = g * kVectors; k < (g + 1) * kVectors; k += shift_run) {
-      const Fit up = fit_run(k, t, kIq1Shift);
-      const Fit down = fit_run(k, t, -kIq1Shift);
+      const Fit up = fit_run(k, t, 0);
+      const Fit down = fit_run(k, t, 1);
       fit += up.gain(t) >= down.gain(t) ? up : down;
     }
     return fit;
@@ -334,10 +334,9 @@ ShiftedCodes<kGroups> search_shifted(const float* values, std::size_t shift_run)
   for (std::size_t k = 0; k < 32; ++k) {
     const float t = d * kIq1Multipliers[codes.scales.codes[k / kVectors]];
     const std::size_t run = k / shift_run * shift_run;
-    codes.negative_shift[k] =
-        fit_run(run, t, kIq1Shift).gain(t) < fit_run(run, t, -kIq1Shift).gain(t);
-    const float shift = codes.negative_shift[k] ? -kIq1Shift : kIq1Shift;
-    codes.points[k] = grid.index[choose(grid, best[k], t, shift, sums[k]).point];
+    codes.down[k] = fit_run(run, t, 0).gain(t) < fit_run(run, t, 1).gain(t);
+    const std::size_t shift = codes.down[k] ? 1 : 0;
+    codes.points[k] = iq1_grids()[shift].index[choose(hulls[shift][k], t).point];
   }
   return codes;
 }
@@ -397,7 +396,7 @@ BlockIQ1_S BlockIQ1_S::encode(const float* values) {
   }
   for (std::size_t g = 0; g < 8; ++g) {
     put(block.high[g], found.scales.codes[g] * 0x1000u);
-    if (found.negative_shift[4 * g]) put(block.high[g], 0x8000u);
+    if (found.down[4 * g]) put(block.high[g], 0x8000u);
   }
   return block;
 }
@@ -407,7 +406,7 @@ BlockIQ1_M BlockIQ1_M::encode(const float* values) {
   BlockIQ1_M block{};
   for (std::size_t k = 0; k < 32; ++k) {
     block.low[k] = static_cast<std::uint8_t>(found.points[k]);
-    const std::uint32_t top = found.points[k] >> 8 | (found.negative_shift[k] ? 8u : 0u);
+    const std::uint32_t top = found.points[k] >> 8 | (found.down[k] ? 8u : 0u);
     put(block.high[k / 2], top << (k % 2 * 4));
   }
   for (std::size_t i = 0; i < 4; ++i) {
@@ -467,7 +466,7 @@ BlockIQ2_S BlockIQ2_S::encode(const float* values) {
 }
 
 BlockIQ3_XXS BlockIQ3_XXS::encode(const float* values) {
-  static const Grid grid = make_grid(kIq3XxsGrid, 4, 3, to_floats(kIq3XxsLevels), ClassBy::kNorm);
+  static const Grid grid = make_grid(kIq3XxsGrid, 4, 3, to_floats(kIq3XxsLevels));
   const auto found = search_signed<8, 2>(values, grid, Signs::kEven, kIq3XxsMultipliers);
   BlockIQ3_XXS block{};
   block.scale = found.scales.scale;
@@ -482,7 +481,7 @@ BlockIQ3_XXS BlockIQ3_XXS::encode(const float* values) {
 }
 
 BlockIQ3_S BlockIQ3_S::encode(const float* values) {
-  static const Grid grid = make_grid(kIq3SGrid, 4, 3, to_floats(kIq3SLevels), ClassBy::kNorm);
+  static const Grid grid = make_grid(kIq3SGrid, 4, 3, to_floats(kIq3SLevels));
   const auto found = search_signed<8, 2>(values, grid, Signs::kAll, kIq3SMultipliers);
   BlockIQ3_S block{};
   block.scale = found.scales.scale;

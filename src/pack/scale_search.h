@@ -102,11 +102,12 @@ float ideal_scale(float extreme, std::span<const Sweep> sweeps, const FitAt& fit
     for (int step = 0; step <= sweep.steps; ++step) {
       const float level = sweep.from + (sweep.to - sweep.from) * static_cast<float>(step) /
                                            static_cast<float>(sweep.steps);
-      float t = extreme / level;
-      for (int round = 0; round < 2 && t != 0; ++round) {
+      const float start = extreme / level;
+      float t = start;
+      for (int round = 0; round < 2 && t * start > 0; ++round) {
         const Fit fit = fit_at(t);
         t = fit.best_scale();
-        if (fit.gain(t) > best_gain) {
+        if (t * start > 0 && fit.gain(t) > best_gain) {
           best_gain = fit.gain(t);
           best = t;
         }

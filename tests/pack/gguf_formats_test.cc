@@ -5,6 +5,7 @@
 
 #include <bit>
 #include <cmath>
+#include <map>
 #include <random>
 
 #include "pack/matrix.h"
@@ -145,6 +146,126 @@ TEST_P(GgufFormat, EncodesAsWellAsTheReference) {
     }
   }
   EXPECT_TRUE(compared) << "no encoding of " << name() << " in the fixture";
+}
+
+std::vector<float> gaussian(std::size_t count, float sigma, std::uint64_t seed) {
+  std::mt19937_64 bits(seed);
+  // Sums of twelve uniform numbers: near enough to normal, and the same on every platform.
+  std::vector<float> values(count);
+  for (float& value : values) {
+    double sum = -6;
+    for (int i = 0; i < 12; ++i) sum += static_cast<double>(bits() >> 11) * 0x1p-53;
+    value = sigma * static_cast<float>(sum);
+  }
+  return values;
+}
+
+// Encodes finite values, which must work, and decodes them again.
+std::vector<float> round_trip(const Format& format, std::span<const float> values,
+                              std::uint64_t rows) {
+  const auto packed = format.encode(format, values, rows, values.size() / rows);
+  EXPECT_TRUE(packed) << packed.error().message;
+  return packed ? decoded(packed->view) : std::vector<float>(values.size());
+}
+
+double norm(std::span<const float> values) {
+  double sum = 0;
+  for (const float value : values) sum += static_cast<double>(value) * value;
+  return std::sqrt(sum);
+}
+
+// The relative error ‖x − y‖ / ‖x‖ that encoding may cause in normally distributed values.
+const std::map<std::string, double> kErrorBounds = {
+    {"F32", 0},       {"F16", 0.00024},  {"BF16", 0.0018},  {"Q4_0", 0.089},  {"Q4_1", 0.083},
+    {"Q5_0", 0.044},  {"Q5_1", 0.040},   {"Q8_0", 0.0055},  {"Q2_K", 0.27},   {"Q3_K", 0.149},
+    {"Q4_K", 0.074},  {"Q5_K", 0.036},   {"Q6_K", 0.0172},  {"Q8_K", 0.0071}, {"IQ1_S", 0.46},
+    {"IQ1_M", 0.425}, {"IQ2_XXS", 0.34}, {"IQ2_XS", 0.30},  {"IQ2_S", 0.252}, {"IQ3_XXS", 0.185},
+    {"IQ3_S", 0.133}, {"IQ4_NL", 0.076}, {"IQ4_XS", 0.076}, {"TQ1_0", 0.84},  {"TQ2_0", 0.84},
+    {"MXFP4", 0.13},  {"NVFP4", 0.13},   {"Q1_0", 0.63},    {"Q2_0", 0.74},
+};
+
+TEST_P(GgufFormat, KeepsToItsErrorBound) {
+  for (const float sigma : {1e-2f, 3.0f}) {
+    const auto values = gaussian(3 * 1024, sigma, 1);
+    const auto back = round_trip(format(), values, 3);
+    EXPECT_LE(std::sqrt(squared_error(values, back)), kErrorBounds.at(name()) * norm(values));
+  }
+}
+
+// What an encoder has made, it finds again. Searches over two scales at once (and Q6_K's, where
+// neighbouring scales are nearly as good) may settle on others, with a small part of their error.
+TEST_P(GgufFormat, EncodesItsOwnValuesToTheSame) {
+  const auto values = gaussian(3 * 1024, 0.02f, 2);
+  const auto once = round_trip(format(), values, 3);
+  const auto twice = round_trip(format(), once, 3);
+  if (const std::string n = name(); n == "Q2_K" || n == "Q4_K" || n == "Q5_K" || n == "Q6_K") {
+    EXPECT_LE(squared_error(once, twice), 0.2 * 0.2 * squared_error(once, values));
+  } else {
+    EXPECT_EQ(once, twice);
+  }
+}
+
+TEST_P(GgufFormat, EncodesEachRowByItself) {
+  const std::uint64_t cols = std::max(512u, format().block_values);
+  const auto values = gaussian(5 * cols, 0.5f, 3);
+  const auto all = round_trip(format(), values, 5);
+  const std::span last = std::span(values).subspan(4 * cols);
+  EXPECT_EQ(round_trip(format(), last, 1),
+            std::vector<float>(all.end() - std::ptrdiff_t(cols), all.end()));
+}
+
+// Zeros, and values below the smallest half, leave no error to speak of and nothing that is not
+// finite.
+TEST_P(GgufFormat, EncodesZeroAndTinyValues) {
+  for (const float tiny : {0.0f, -0.0f, 1e-45f, -1e-39f, 1e-20f, 1e-9f}) {
+    std::vector<float> values(512, tiny);
+    for (std::size_t i = 0; i < values.size(); i += 3) values[i] = -tiny;
+    for (const float back : round_trip(format(), values, 1)) {
+      ASSERT_LE(std::fabs(back), 2.5f * std::fabs(tiny)) << tiny;
+    }
+  }
+}
+
+TEST_P(GgufFormat, RefusesWhatIsNotFinite) {
+  for (const float bad : {INFINITY, -INFINITY, NAN}) {
+    auto values = gaussian(2 * 512, 1, 4);
+    values[512 + 300] = bad;
+    const auto packed = format().encode(format(), values, 2, 512);
+    ASSERT_FALSE(packed);
+    EXPECT_EQ(packed.error().kind, ErrorKind::kInput);
+    EXPECT_THAT(packed.error().message, ::testing::HasSubstr(name() + ": value 300 of row 1 is "));
+    EXPECT_THAT(packed.error().message, ::testing::HasSubstr("expected a finite number"));
+  }
+}
+
+// A half-precision scale ends at 65504. A number beyond what a format reaches is an error, except
+// in NVFP4, which clips as its reference does.
+TEST_P(GgufFormat, RefusesWhatItsScaleCannotHold) {
+  const std::string n = name();
+  const bool holds = n == "F32" || n == "BF16" || n == "MXFP4" || n == "NVFP4" || n == "Q8_K";
+  for (const float huge : {3e10f, -1e30f}) {
+    auto values = gaussian(2 * 512, 1, 5);
+    values[512 + 300] = huge;
+    const auto packed = format().encode(format(), values, 2, 512);
+    EXPECT_EQ(static_cast<bool>(packed), holds);
+    if (packed || holds) continue;
+    EXPECT_THAT(packed.error().message, ::testing::HasSubstr("too large for this format"));
+    EXPECT_THAT(packed.error().message, ::testing::HasSubstr("of row 1 is "));
+  }
+}
+
+TEST_P(GgufFormat, RefusesPartOfABlockAndWrongCounts) {
+  const auto values = gaussian(2 * 512, 1, 6);
+  const auto too_few = format().encode(format(), std::span(values).first(1000), 2, 512);
+  ASSERT_FALSE(too_few);
+  EXPECT_THAT(too_few.error().message, ::testing::HasSubstr("2 rows × 512 columns"));
+  EXPECT_FALSE(format().encode(format(), values, 1ull << 60, 512));
+  if (format().block_values == 1) return;
+  // 1024 values are whole blocks, but not so every row.
+  const auto partial = format().encode(format(), values, 1024 / (format().block_values / 2),
+                                       format().block_values / 2);
+  ASSERT_FALSE(partial);
+  EXPECT_THAT(partial.error().message, ::testing::HasSubstr("do not fill whole blocks"));
 }
 
 }  // namespace

@@ -1,49 +1,46 @@
 // A safetensors file of tests/data, whose contents are trusted.
 #pragma once
 
-#include <map>
 #include <span>
 #include <stdexcept>
 #include <string>
-#include <vector>
 
-#include "base/bytes.h"
+#include "file/safetensors.h"
 #include "support/data.h"
 
 namespace espalier::test {
 
 class Fixture {
  public:
-  explicit Fixture(const std::string& name);
+  // A missing or broken file, or tensor, throws, so that no test can pass without its data.
+  explicit Fixture(const std::string& name) : file_(open(name)) {}
 
-  [[nodiscard]] bool has(const std::string& tensor) const { return tensors_.count(tensor) != 0; }
+  [[nodiscard]] bool has(const std::string& tensor) const { return file_.find(tensor) != nullptr; }
 
-  // The tensor's elements, in row-major order. A missing tensor throws, so that no test can pass
-  // without its data.
+  // The tensor's elements, in row-major order. The file keeps them aligned.
   template <typename T>
   [[nodiscard]] std::span<const T> get(const std::string& tensor) const {
-    const Bytes bytes = find(tensor).bytes;
+    const Bytes bytes = find(tensor).data;
     return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
   }
 
-  // Its dimensions.
   [[nodiscard]] const std::vector<std::uint64_t>& shape(const std::string& tensor) const {
     return find(tensor).shape;
   }
 
  private:
-  struct Tensor {
-    std::vector<std::uint64_t> shape;
-    Bytes bytes;
-  };
-  [[nodiscard]] const Tensor& find(const std::string& tensor) const {
-    const auto found = tensors_.find(tensor);
-    if (found == tensors_.end()) throw std::runtime_error("no fixture tensor " + tensor);
-    return found->second;
+  static file::Safetensors open(const std::string& name) {
+    auto opened = file::Safetensors::open(data_path(name));
+    if (!opened) throw std::runtime_error(opened.error().message);
+    return std::move(*opened);
+  }
+  [[nodiscard]] const file::SafetensorsTensor& find(const std::string& tensor) const {
+    const file::SafetensorsTensor* found = file_.find(tensor);
+    if (found == nullptr) throw std::runtime_error(file_.name() + " has no " + tensor);
+    return *found;
   }
 
-  std::string file_;
-  std::map<std::string, Tensor> tensors_;
+  file::Safetensors file_;
 };
 
 }  // namespace espalier::test
