@@ -120,7 +120,7 @@ TEST_P(GgufFormat, DecodesRowsFromTheMiddle) {
 TEST_P(GgufFormat, EncodesAsWellAsTheReference) {
   ASSERT_NE(format().encode, nullptr);
   bool compared = name() == "F32";
-  for (const std::string input : {"gaussian", "heavy", "weights", "edge"}) {
+  for (const std::string input : {"gaussian", "heavy", "weights", "edge", "outliers"}) {
     const auto values = fixture().get<float>("input." + input);
     const std::uint64_t rows = fixture().shape("input." + input)[0];
     const auto packed = format().encode(format(), values, rows, values.size() / rows);
