@@ -1,6 +1,6 @@
 # The commands of a day's work; `make` alone lists them. Everything built lies under build/.
 
-PROMPT ?= What is an espalier? Answer in two sentences.
+PROMPT ?= An espalier is a fruit tree that
 MODEL ?=
 FUZZ_SECONDS ?= 60
 SETUP ?= scripts/setup

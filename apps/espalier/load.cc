@@ -10,10 +10,14 @@ namespace espalier::app {
 
 Result<LoadedModel> load(const std::string& path) {
   LoadedModel loaded;
-  ESPALIER_TRY(auto gguf, file::Gguf::open(path));
-  loaded.gguf = std::make_unique<file::Gguf>(std::move(gguf));
-  ESPALIER_TRY(loaded.model, model::load_model(*loaded.gguf));
-  ESPALIER_TRY(loaded.tokenizer, text::tokenizer_from_gguf(*loaded.gguf));
+  ESPALIER_TRY(file::Container container, file::open_container(path));
+  loaded.container = std::make_unique<file::Container>(std::move(container));
+  const auto* gguf = std::get_if<file::Gguf>(loaded.container.get());
+  const auto* directory = std::get_if<file::HfDirectory>(loaded.container.get());
+  ESPALIER_TRY(loaded.model,
+               gguf != nullptr ? model::load_model(*gguf) : model::load_model(*directory));
+  ESPALIER_TRY(loaded.tokenizer, gguf != nullptr ? text::tokenizer_from_gguf(*gguf)
+                                                 : text::tokenizer_from_directory(*directory));
   const std::size_t tokens = loaded.tokenizer->vocab_size();
   const std::size_t rows = loaded.model->info().vocab_size;
   if (tokens > rows) {

@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "file/json.h"
 #include "model/model.h"
 #include "model/weights.h"
 
@@ -44,7 +45,25 @@ inline constexpr LlamaNames kGgufLlamaNames = {
     .down = "blk.{}.ffn_down",
 };
 
+inline constexpr LlamaNames kHfLlamaNames = {
+    .embedding = "model.embed_tokens",
+    .final_norm = "model.norm",
+    .head = "lm_head",
+    .attention_norm = "model.layers.{}.input_layernorm",
+    .query = "model.layers.{}.self_attn.q_proj",
+    .key = "model.layers.{}.self_attn.k_proj",
+    .value = "model.layers.{}.self_attn.v_proj",
+    .output = "model.layers.{}.self_attn.o_proj",
+    .mlp_norm = "model.layers.{}.post_attention_layernorm",
+    .gate = "model.layers.{}.mlp.gate_proj",
+    .up = "model.layers.{}.mlp.up_proj",
+    .down = "model.layers.{}.mlp.down_proj",
+};
+
+// The configuration in GGUF metadata, or in a config.json. Errors: keys that are missing, of
+// another type, out of range or contradict each other.
 [[nodiscard]] Result<LlamaConfig> llama_config(const file::Gguf& gguf, const Weights& weights);
+[[nodiscard]] Result<LlamaConfig> llama_config(const file::JsonObject& config);
 
 // Errors: a configuration that contradicts itself, missing tensors, tensors of the wrong shape.
 [[nodiscard]] Result<std::unique_ptr<Model>> load_llama(const LlamaConfig& config,

@@ -8,6 +8,7 @@
 #include "base/result.h"
 #include "compute/ops.h"
 #include "file/gguf.h"
+#include "file/hf_directory.h"
 
 namespace espalier::model {
 
@@ -42,5 +43,8 @@ class Model {
 // The model in a GGUF file, which must outlive it. Errors: an unknown architecture, missing or
 // contradictory metadata, missing tensors or tensors of the wrong shape.
 [[nodiscard]] Result<std::unique_ptr<Model>> load_model(const file::Gguf& gguf);
+
+// The model in a Hugging Face directory, which must outlive it. Errors: the same.
+[[nodiscard]] Result<std::unique_ptr<Model>> load_model(const file::HfDirectory& directory);
 
 }  // namespace espalier::model

@@ -1,16 +1,19 @@
 #include "model/weights.h"
 
+#include "file/hf_directory.h"
+
 namespace espalier::model {
 
 Result<pack::Matrix> Weights::matrix(std::string_view name, std::uint64_t rows,
                                      std::uint64_t cols) const {
   ESPALIER_TRY(const auto found, find_matrix(name));
   if (!found) return input_error("{}: the weight of '{}' is missing", source(), name);
-  if (found->rows != rows || found->cols != cols) {
+  const std::optional<pack::Matrix> fitting = file::without_padding(*found, rows, cols);
+  if (!fitting) {
     return input_error("{}: the weight of '{}' is {} × {}, expected {} × {}", source(), name,
                        found->rows, found->cols, rows, cols);
   }
-  return *found;
+  return *fitting;
 }
 
 Result<std::vector<float>> Weights::vector(std::string_view name, std::uint64_t size) const {

@@ -235,16 +235,14 @@ const Format* find_exl3_format(Codebook codebook, std::uint64_t width) {
 
 Result<Matrix> exl3_matrix(const Format& format, std::uint64_t rows, std::uint64_t cols,
                            Bytes trellis, Bytes suh, Bytes svh) {
-  constexpr std::uint64_t kMaxSize = 1ull << 40;  // far above any matrix, far below an overflow
-  if (rows > kMaxSize || cols > kMaxSize) {
-    return input_error("{}: {} rows × {} columns overflow a size", format.name, rows, cols);
-  }
   const std::uint64_t stored_rows = exl3_padded(rows);
   const std::uint64_t stored_cols = exl3_padded(cols);
-  const auto trellis_bytes =
-      checked_mul(stored_rows / kTile * (stored_cols / kTile), format.block_bytes);
-  if (!trellis_bytes) {
-    return input_error("{}: {} rows × {} columns overflow a size", format.name, rows, cols);
+  const auto tiles = checked_mul(stored_rows / kTile, stored_cols / kTile);
+  const auto trellis_bytes = tiles ? checked_mul(*tiles, format.block_bytes) : std::nullopt;
+  // A size near the end of the range wraps around to zero.
+  if (!trellis_bytes || stored_rows == 0 || stored_cols == 0) {
+    return input_error("{}: {} rows × {} columns are not the size of a matrix", format.name, rows,
+                       cols);
   }
   ESPALIER_CHECK(check_part(format, "the trellis", trellis, *trellis_bytes));
   ESPALIER_CHECK(check_part(format, "the input scale (suh)", suh, 2 * stored_cols));

@@ -4,24 +4,11 @@
 #include <cmath>
 
 #include "base/half.h"
+#include "pack/scales.h"
 #include "pack/small_floats.h"
 
 namespace espalier::pack {
 namespace {
-
-std::size_t scale_size(ScaleType type) { return type == ScaleType::kF32 ? 4 : 2; }
-
-float load_scale(ScaleType type, const std::byte* from) {
-  switch (type) {
-    case ScaleType::kF16:
-      return half_to_float(load<std::uint16_t>(from));
-    case ScaleType::kBF16:
-      return bfloat_to_float(load<std::uint16_t>(from));
-    case ScaleType::kF32:
-      break;
-  }
-  return load<float>(from);
-}
 
 void store_scale(ScaleType type, float value, std::byte* to) {
   const std::uint16_t bits =
@@ -140,17 +127,17 @@ Result<PackedMatrix> encode_mlx_affine(const Format& format, std::span<const flo
   for (std::size_t g = 0; g < groups; ++g) {
     const std::span<const float> from = values.subspan(g * group, group);
     const auto [low, high] = std::minmax_element(from.begin(), from.end());
-    // The end of the range that is farther from zero becomes the bias, exactly, and zero becomes a
-    // code: that makes the scale negative whenever the high end is the farther one.
-    const bool low_is_farther = std::abs(*low) > std::abs(*high);
-    const float edge = low_is_farther ? *low : *high;
     float scale = std::max((*high - *low) / top, 1e-7f);
-    if (!low_is_farther) scale = -scale;
-    const float zero_code = std::rint(edge / scale);
-    float bias = 0;
-    if (zero_code != 0) {
-      scale = edge / zero_code;
-      bias = edge;
+    float bias = *low;
+    if (bits > 1) {
+      // The end of the range that is farther from zero becomes the bias, exactly, and zero becomes
+      // a code: that makes the scale negative whenever the high end is the farther one.
+      const bool low_is_farther = std::abs(*low) > std::abs(*high);
+      const float edge = low_is_farther ? *low : *high;
+      if (!low_is_farther) scale = -scale;
+      const float zero_code = std::rint(edge / scale);
+      bias = zero_code == 0 ? 0 : edge;
+      if (zero_code != 0) scale = edge / zero_code;
     }
     for (std::size_t i = 0; i < group; ++i) {
       const float code = std::clamp(std::rint((from[i] - bias) / scale), 0.0f, top);
@@ -213,14 +200,15 @@ struct GroupScale {
   float divisor;
 };
 
-// The power of two nearest in the logarithm to `scale`, with the precision of `type`.
-GroupScale nearest_e8m0(float scale, ScaleType type) {
-  // MLX gives a group of zeros the scale 1. Below 2^-127, where its conversion wraps around to
-  // huge scales, the smallest one is used.
-  const float exponent = scale == 0 ? 0 : std::rint(rounded(type, std::log2(scale)));
-  const float clamped = std::max(exponent, -127.0f);
-  return {static_cast<std::uint8_t>(clamped + 127),
-          rounded(type, std::ldexp(1.0f, static_cast<int>(clamped)))};
+// The smallest power of two that is not below `scale`, which has the precision of `type`. MLX gives
+// a group of zeros the scale 1. What is below the smallest E8M0 scale gets that one; MLX's own
+// conversion wraps around there, to huge scales.
+GroupScale power_of_two_scale(float scale, ScaleType type) {
+  if (scale == 0) return {127, 1};
+  int exponent = 0;
+  if (std::frexp(scale, &exponent) == 0.5f) --exponent;
+  exponent = std::max(exponent, -127);
+  return {static_cast<std::uint8_t>(exponent + 127), rounded(type, std::ldexp(1.0f, exponent))};
 }
 
 }  // namespace
@@ -247,8 +235,8 @@ Result<PackedMatrix> encode_mlx_float(const Format& format, std::span<const floa
     for (const float value : from) {
       largest = std::max(largest, std::abs(rounded(value_type, value)));
     }
-    if (!std::isfinite(largest)) {
-      return input_error("{}: a value of row {} overflows the type of the values", format.name,
+    if (largest >= 0x1p127f) {  // may round to 2^128; and F16 overflows to infinity before
+      return input_error("{}: a value of row {} overflows when rounded", format.name,
                          g * group / cols);
     }
     const float scale = rounded(value_type, largest / (bits == 4 ? 6.0f : 448.0f));
@@ -257,7 +245,7 @@ Result<PackedMatrix> encode_mlx_float(const Format& format, std::span<const floa
       stored.code = float_to_e4m3(scale * encode_factor);
       stored.divisor = e4m3_to_float(stored.code);
     } else {
-      stored = nearest_e8m0(scale, value_type);
+      stored = power_of_two_scale(scale, value_type);
     }
     packed.scales[g] = static_cast<std::byte>(stored.code);
     for (std::size_t i = 0; i < group && stored.divisor != 0; ++i) {

@@ -95,7 +95,7 @@ TEST_P(SmolLm2, ReferenceLogitsAndGreedyTextAreTheGoldenOnes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Prompts, SmolLm2, ::testing::Values("0", "1", "2", "4", "5"),
-                         [](const auto& info) { return std::string("Prompt") + info.param; });
+                         [](const auto& prompt) { return std::string("Prompt") + prompt.param; });
 
 }  // namespace
 }  // namespace espalier::run

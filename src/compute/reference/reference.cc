@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/half.h"
+#include "pack/exl3.h"
 
 namespace espalier::reference {
 namespace {
@@ -32,6 +33,37 @@ double dot(const float* a, const float* b, std::size_t n) {
   }
   for (; i < n; ++i) sums[i % 8] += static_cast<double>(a[i]) * b[i];
   return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+}
+
+// x [rows, cols] · Wᵀ with W as decode_rows gives it.
+void project_decoded(std::size_t rows, const float* x, const pack::Matrix& w, float* y) {
+  std::vector<float> decoded(kDecodedRows * w.cols);
+  for (std::uint64_t first = 0; first < w.rows; first += kDecodedRows) {
+    const std::uint64_t count = std::min(kDecodedRows, w.rows - first);
+    pack::decode_rows(w, first, count, decoded.data());
+    for (std::size_t r = 0; r < rows; ++r) {
+      for (std::uint64_t o = 0; o < count; ++o) {
+        y[r * w.rows + first + o] =
+            static_cast<float>(dot(x + r * w.cols, decoded.data() + o * w.cols, w.cols));
+      }
+    }
+  }
+}
+
+// EXL3: the decoded matrix lies between two rotations, and has the padded size.
+void project_rotated(std::size_t rows, const float* x, const pack::Matrix& w, float* y) {
+  const pack::Matrix inner = pack::exl3_inner(w);
+  std::vector<float> rotated(rows * inner.cols);
+  for (std::size_t r = 0; r < rows; ++r) {
+    pack::exl3_rotate_input(w, x + r * w.cols, rotated.data() + r * inner.cols);
+  }
+  std::vector<float> products(rows * inner.rows);
+  project_decoded(rows, rotated.data(), inner, products.data());
+  for (std::size_t r = 0; r < rows; ++r) {
+    float* row = products.data() + r * inner.rows;
+    pack::exl3_rotate_output(w, row);
+    std::copy_n(row, w.rows, y + r * w.rows);
+  }
 }
 
 float load_kv(KvType type, const std::byte* memory, std::size_t index) {
@@ -172,16 +204,10 @@ class ReferenceOps final : public compute::Ops {
 }  // namespace
 
 void project(std::size_t rows, const float* x, const pack::Matrix& w, float* y) {
-  std::vector<float> decoded(kDecodedRows * w.cols);
-  for (std::uint64_t first = 0; first < w.rows; first += kDecodedRows) {
-    const std::uint64_t count = std::min(kDecodedRows, w.rows - first);
-    pack::decode_rows(w, first, count, decoded.data());
-    for (std::size_t r = 0; r < rows; ++r) {
-      for (std::uint64_t o = 0; o < count; ++o) {
-        y[r * w.rows + first + o] =
-            static_cast<float>(dot(x + r * w.cols, decoded.data() + o * w.cols, w.cols));
-      }
-    }
+  if (w.input_scale.empty()) {
+    project_decoded(rows, x, w, y);
+  } else {
+    project_rotated(rows, x, w, y);
   }
 }
 

@@ -1,4 +1,4 @@
-#include "model/gguf_weights.h"
+#include "model/container_weights.h"
 
 namespace espalier::model {
 namespace {
@@ -36,10 +36,32 @@ class GgufWeights final : public Weights {
   const file::Gguf& gguf_;
 };
 
+class HfWeights final : public Weights {
+ public:
+  explicit HfWeights(const file::HfDirectory& directory) : directory_(directory) {}
+
+  const std::string& source() const override { return directory_.name(); }
+
+  Result<std::optional<pack::Matrix>> find_matrix(std::string_view name) const override {
+    return directory_.find_matrix(name);
+  }
+
+  Result<std::optional<std::vector<float>>> find_vector(std::string_view name) const override {
+    return directory_.find_values(name);
+  }
+
+ private:
+  const file::HfDirectory& directory_;
+};
+
 }  // namespace
 
-std::unique_ptr<Weights> gguf_weights(const file::Gguf& gguf) {
+std::unique_ptr<Weights> container_weights(const file::Gguf& gguf) {
   return std::make_unique<GgufWeights>(gguf);
+}
+
+std::unique_ptr<Weights> container_weights(const file::HfDirectory& directory) {
+  return std::make_unique<HfWeights>(directory);
 }
 
 }  // namespace espalier::model

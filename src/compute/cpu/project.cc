@@ -1,0 +1,135 @@
+#include "compute/cpu/project.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "compute/cpu/float_kernels.h"
+#include "compute/cpu/panel.h"
+
+namespace espalier::cpu {
+namespace {
+
+using compute::Workspace;
+
+// `count` Ts of workspace memory, aligned to 64 bytes.
+template <typename T>
+T* take(Workspace& workspace, std::size_t count) {
+  static_assert(alignof(T) <= 64);
+  return reinterpret_cast<T*>(
+      workspace.floats((count * sizeof(T) + sizeof(float) - 1) / sizeof(float)));
+}
+
+void project_coded(ThreadPool& pool, Workspace& workspace, const float* x, std::size_t rows,
+                   const pack::Matrix& w, const CodeKernels& kernels, const CodeKernel& kernel,
+                   float* y) {
+  const Workspace::Frame frame(workspace);
+  const std::size_t groups = rows * w.cols / kernel.group;
+  const CodedRows coded = {.codes = take<std::int8_t>(workspace, rows * w.cols),
+                           .scales = take<float>(workspace, rows * w.cols / kCodedGroup),
+                           .offsets = take<std::int32_t>(workspace, groups),
+                           .sums = take<float>(workspace, groups),
+                           .rows = rows,
+                           .inputs = w.cols};
+  pool.parallel_for(rows, [&](std::size_t begin, std::size_t end, std::size_t) {
+    kernels.encode(x, begin, end, kernel, coded);
+  });
+
+  auto* panels = take<Panel>(workspace, pool.threads());
+  auto* all_sums = take<float>(workspace, pool.threads() * rows * kernels.lanes);
+  const std::size_t lanes = kernels.lanes;
+  pool.parallel_for(
+      (w.rows + lanes - 1) / lanes, [&](std::size_t begin, std::size_t end, std::size_t thread) {
+        float* sums = all_sums + thread * rows * lanes;
+        for (std::size_t output = begin * lanes; output < std::min(end * lanes, w.rows);
+             output += lanes) {
+          std::fill_n(sums, rows * lanes, 0.0f);
+          for (std::size_t first = 0; first < w.cols; first += kPanelInputs) {
+            const std::size_t inputs = std::min(kPanelInputs, w.cols - first);
+            kernel.unpack(w, output, first, inputs, panels[thread]);
+            kernel.multiply(panels[thread], coded, first, inputs, sums);
+          }
+          const std::size_t outputs = std::min(lanes, w.rows - output);
+          for (std::size_t r = 0; r < rows; ++r) {
+            std::memcpy(y + r * w.rows + output, sums + r * lanes, outputs * sizeof(float));
+          }
+        }
+      });
+}
+
+// Decodes rows [first, first + count) of a matrix, as its format's decode_rows does.
+using Decode = void (*)(const FloatKernels& kernels, const pack::Matrix& w, std::size_t first,
+                        std::size_t count, float* out);
+
+void decode_half(const FloatKernels& kernels, const pack::Matrix& w, std::size_t first,
+                 std::size_t count, float* out) {
+  kernels.widen_half(w.data.data() + first * w.cols * 2, count * w.cols, out);
+}
+
+void decode_bfloat(const FloatKernels& kernels, const pack::Matrix& w, std::size_t first,
+                   std::size_t count, float* out) {
+  kernels.widen_bfloat(w.data.data() + first * w.cols * 2, count * w.cols, out);
+}
+
+void decode_by_definition(const FloatKernels&, const pack::Matrix& w, std::size_t first,
+                          std::size_t count, float* out) {
+  pack::decode_rows(w, first, count, out);
+}
+
+Decode find_decode(const pack::Format& format) {
+  if (format.name == "F16") return decode_half;
+  if (format.name == "BF16") return decode_bfloat;
+  return decode_by_definition;
+}
+
+// Rows that are decoded at a time and then multiplied with all activations. EXL3 packs 16 together.
+constexpr std::size_t kDecodedRows = 16;
+
+void project_float(ThreadPool& pool, Workspace& workspace, const float* x, std::size_t rows,
+                   const pack::Matrix& w, float* y) {
+  const FloatKernels& kernels = float_kernels();
+  const std::size_t tiles = (w.rows + kDecodedRows - 1) / kDecodedRows;
+  if (w.format->name == "F32") {
+    const auto* weights = reinterpret_cast<const float*>(w.data.data());
+    pool.parallel_for(tiles, [&](std::size_t begin, std::size_t end, std::size_t) {
+      for (std::size_t output = begin * kDecodedRows; output < std::min(end * kDecodedRows, w.rows);
+           output += kDecodedRows) {
+        kernels.multiply(x, rows, weights + output * w.cols,
+                         std::min(kDecodedRows, w.rows - output), w.cols, y + output, w.rows);
+      }
+    });
+    return;
+  }
+
+  const Workspace::Frame frame(workspace);
+  auto* all_decoded = take<float>(workspace, pool.threads() * kDecodedRows * w.cols);
+  const Decode decode = find_decode(*w.format);
+  pool.parallel_for(tiles, [&](std::size_t begin, std::size_t end, std::size_t thread) {
+    float* decoded = all_decoded + thread * kDecodedRows * w.cols;
+    for (std::size_t output = begin * kDecodedRows; output < std::min(end * kDecodedRows, w.rows);
+         output += kDecodedRows) {
+      const std::size_t outputs = std::min(kDecodedRows, w.rows - output);
+      decode(kernels, w, output, outputs, decoded);
+      kernels.multiply(x, rows, decoded, outputs, w.cols, y + output, w.rows);
+    }
+  });
+}
+
+}  // namespace
+
+void project(ThreadPool& pool, Workspace& workspace, const float* x, std::size_t rows,
+             const pack::Matrix& w, Activations activations, float* y) {
+  if (rows == 0 || w.rows == 0) return;
+  // Kernels reach the rows of a panel by 32-bit offsets.
+  const bool reachable =
+      w.data.size() / w.rows <= std::numeric_limits<std::int32_t>::max() / kMaxLanes;
+  if (activations == Activations::kCoded && reachable) {
+    const CodeKernels& kernels = code_kernels();
+    if (const CodeKernel* kernel = kernels.find(w.format->name)) {
+      return project_coded(pool, workspace, x, rows, w, kernels, *kernel, y);
+    }
+  }
+  project_float(pool, workspace, x, rows, w, y);
+}
+
+}  // namespace espalier::cpu

@@ -1,0 +1,27 @@
+// Products with packed matrices on the CPU. Weights stay packed where they are; threads split the
+// output features.
+#pragma once
+
+#include <cstddef>
+
+#include "base/thread_pool.h"
+#include "compute/workspace.h"
+#include "pack/matrix.h"
+
+namespace espalier::cpu {
+
+// In which numbers the activations go into a product.
+enum class Activations {
+  kFloat32,  // as they are
+  kCoded,    // in 8 bits with a scale for every 32, where the weights' format has codes
+};
+
+// y [rows, w.rows] = x [rows, w.cols] · Wᵀ, for every format.
+//
+// Tolerance class. With coded activations a product errs by at most Σ_i |w_i|·a_i/254, where a_i is
+// the largest magnitude among the 32 activations of i's group, plus float rounding. A row's result
+// has the same bits whatever the number of rows and threads. (EXL3: without the rotations.)
+void project(ThreadPool& pool, compute::Workspace& workspace, const float* x, std::size_t rows,
+             const pack::Matrix& w, Activations activations, float* y);
+
+}  // namespace espalier::cpu

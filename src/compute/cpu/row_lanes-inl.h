@@ -1,0 +1,105 @@
+// Reading several rows of a packed matrix at once, a row per lane.
+#if defined(ESPALIER_CPU_ROW_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ESPALIER_CPU_ROW_LANES_INL_H_
+#undef ESPALIER_CPU_ROW_LANES_INL_H_
+#else
+#define ESPALIER_CPU_ROW_LANES_INL_H_
+#endif
+
+#include <cstring>
+
+#include "compute/cpu/byte_dot-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace espalier::cpu::HWY_NAMESPACE {
+
+inline constexpr std::size_t kLanes = HWY_LANES(float);
+
+// Where each lane's row is.
+struct RowLanes {
+  const std::uint8_t* row[kLanes];
+  HWY_ALIGN std::int32_t offset[kLanes];  // row[l] − row[0]
+};
+
+// Four consecutive 32-bit words of every row; word w of lane l's row is lane l of v[w].
+struct FourWords {
+  VU v[4];
+};
+
+// The little-endian 32-bit word at `at` of every row.
+HWY_INLINE VU load_word(const RowLanes& rows, std::size_t at) {
+#if HWY_TARGET == HWY_AVX3_DL || HWY_TARGET == HWY_AVX3
+  return hn::GatherOffset(DU(), reinterpret_cast<const std::uint32_t*>(rows.row[0] + at),
+                          hn::Load(DI(), rows.offset));
+#else
+  HWY_ALIGN std::uint32_t words[kLanes];
+  for (std::size_t l = 0; l < kLanes; ++l) std::memcpy(words + l, rows.row[l] + at, 4);
+  return hn::Load(DU(), words);
+#endif
+}
+
+#if HWY_TARGET == HWY_SCALAR
+
+HWY_INLINE FourWords load_four_words(const RowLanes& rows, std::size_t at) {
+  return {{load_word(rows, at), load_word(rows, at + 4), load_word(rows, at + 8),
+           load_word(rows, at + 12)}};
+}
+
+#else
+
+// 16 bytes of row i in the first quarter of the vector, of row i + 4 in the second, and so on.
+HWY_INLINE VU load_quarters(const RowLanes& rows, std::size_t i, std::size_t at) {
+  const auto quarter = [&](std::size_t lane) {
+    return hn::BitCast(hn::Full128<std::uint32_t>(),
+                       hn::LoadU(hn::Full128<std::uint8_t>(), rows.row[lane] + at));
+  };
+#if HWY_TARGET == HWY_AVX3_DL || HWY_TARGET == HWY_AVX3
+  const hn::Half<DU> half;
+  return hn::Combine(DU(), hn::Combine(half, quarter(i + 12), quarter(i + 8)),
+                     hn::Combine(half, quarter(i + 4), quarter(i)));
+#elif HWY_TARGET == HWY_AVX2
+  return hn::Combine(DU(), quarter(i + 4), quarter(i));
+#else
+  return quarter(i);
+#endif
+}
+
+HWY_INLINE FourWords load_four_words(const RowLanes& rows, std::size_t at) {
+  const hn::RepartitionToWide<DU> wide;
+  const auto lower = [&](VU a, VU b) {
+    return hn::BitCast(DU(), hn::InterleaveLower(wide, hn::BitCast(wide, a), hn::BitCast(wide, b)));
+  };
+  const auto upper = [&](VU a, VU b) {
+    return hn::BitCast(DU(), hn::InterleaveUpper(wide, hn::BitCast(wide, a), hn::BitCast(wide, b)));
+  };
+  const VU a = load_quarters(rows, 0, at);
+  const VU b = load_quarters(rows, 1, at);
+  const VU c = load_quarters(rows, 2, at);
+  const VU d = load_quarters(rows, 3, at);
+  const VU ab01 = hn::InterleaveLower(DU(), a, b);
+  const VU ab23 = hn::InterleaveUpper(DU(), a, b);
+  const VU cd01 = hn::InterleaveLower(DU(), c, d);
+  const VU cd23 = hn::InterleaveUpper(DU(), c, d);
+  return {{lower(ab01, cd01), upper(ab01, cd01), lower(ab23, cd23), upper(ab23, cd23)}};
+}
+
+#endif
+
+// The lower halves of 32-bit words, as IEEE half precision.
+HWY_INLINE VF half_words_to_float(VU words) {
+  const hn::Rebind<std::uint16_t, DU> bits;
+  const hn::Rebind<hwy::float16_t, DF> halves;
+  return hn::PromoteTo(DF(), hn::BitCast(halves, hn::TruncateTo(bits, words)));
+}
+
+// Byte `b` of every lane as a signed number.
+template <int b>
+HWY_INLINE VF signed_byte_to_float(VU words) {
+  return hn::ConvertTo(DF(),
+                       hn::ShiftRight<24>(hn::BitCast(DI(), hn::ShiftLeft<24 - 8 * b>(words))));
+}
+
+}  // namespace espalier::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

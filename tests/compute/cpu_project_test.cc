@@ -1,0 +1,261 @@
+// Products on the CPU against the definition of each format, with every instruction set that this
+// machine can run.
+#include "compute/cpu/project.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "base/half.h"
+#include "compute/cpu/targets.h"
+#include "hwy/highway.h"
+
+namespace espalier::cpu {
+namespace {
+
+// A format and where its blocks keep numbers in half precision, which random bytes must not fill.
+struct FormatCase {
+  std::string_view name;
+  std::vector<std::size_t> halves;
+  bool coded;  // has a kernel for coded activations
+};
+
+const FormatCase kFormats[] = {
+    {"F32", {}, false},     {"F16", {}, false},  {"BF16", {}, false},   {"Q4_0", {0}, true},
+    {"Q4_1", {0, 2}, true}, {"Q8_0", {0}, true}, {"Q6_K", {208}, true},
+};
+
+const Activations kActivations[] = {Activations::kFloat32, Activations::kCoded};
+
+// Runs the rest of a scope with one instruction set.
+class UseTarget {
+ public:
+  explicit UseTarget(std::int64_t target) { hwy::SetSupportedTargetsForTest(target); }
+  ~UseTarget() { hwy::SetSupportedTargetsForTest(0); }
+};
+
+class CpuProject : public testing::TestWithParam<std::int64_t> {
+ protected:
+  UseTarget use_{GetParam()};
+  std::mt19937 random_{42};
+
+  float uniform() { return std::uniform_real_distribution<float>(-1, 1)(random_); }
+
+  // Random activations of very different magnitude.
+  std::vector<float> activations(std::size_t count) {
+    std::vector<float> x(count);
+    for (float& value : x) value = uniform() * std::exp2(4 * uniform());
+    return x;
+  }
+
+  // A matrix of random codes; `scale` gives the half-precision numbers.
+  template <typename Scale>
+  pack::PackedMatrix matrix(const FormatCase& format, std::size_t rows, std::size_t cols,
+                            Scale scale) {
+    const pack::Format& f = *pack::find_format(format.name);
+    pack::PackedMatrix packed;
+    packed.data.resize(rows * cols / f.block_values * f.block_bytes);
+    std::byte* at = packed.data.data();
+    if (f.block_values == 1) {
+      for (std::size_t i = 0; i < rows * cols; ++i) {
+        const float value = uniform();
+        const std::uint16_t bits =
+            format.name == "F16" ? float_to_half(value) : float_to_bfloat(value);
+        if (f.block_bytes == 4) std::memcpy(at + i * 4, &value, 4);
+        if (f.block_bytes == 2) std::memcpy(at + i * 2, &bits, 2);
+      }
+    } else {
+      for (std::byte& byte : packed.data) byte = static_cast<std::byte>(random_());
+      for (; at != packed.data.data() + packed.data.size(); at += f.block_bytes) {
+        for (const std::size_t offset : format.halves) {
+          const std::uint16_t bits = float_to_half(scale());
+          std::memcpy(at + offset, &bits, 2);
+        }
+      }
+    }
+    packed.view = *pack::block_matrix(f, rows, cols, packed.data);
+    return packed;
+  }
+  pack::PackedMatrix matrix(const FormatCase& format, std::size_t rows, std::size_t cols) {
+    return matrix(format, rows, cols, [this] { return uniform() / 16; });
+  }
+};
+
+std::vector<float> product(std::size_t threads, const std::vector<float>& x, const pack::Matrix& w,
+                           Activations activations) {
+  ThreadPool pool(threads);
+  compute::Workspace workspace;
+  std::vector<float> y(x.size() / w.cols * w.rows, NAN);
+  project(pool, workspace, x.data(), x.size() / w.cols, w, activations, y.data());
+  return y;
+}
+
+// Every element within the stated bound of the sum in double.
+void expect_product(const std::vector<float>& x, const pack::Matrix& w, bool coded,
+                    const std::vector<float>& y) {
+  const std::size_t rows = x.size() / w.cols;
+  std::vector<float> weights(w.rows * w.cols);
+  pack::decode_rows(w, 0, w.rows, weights.data());
+  ASSERT_EQ(y.size(), rows * w.rows);
+  for (std::size_t r = 0; r < rows; ++r) {
+    for (std::size_t o = 0; o < w.rows; ++o) {
+      double sum = 0;
+      double coding = 0;
+      double magnitude = 0;
+      for (std::size_t first = 0; first < w.cols; first += 32) {
+        const std::size_t end = std::min(first + 32, w.cols);
+        double largest_x = 0;
+        double largest_w = 0;
+        double sum_x = 0;
+        double sum_w = 0;
+        for (std::size_t i = first; i < end; ++i) {
+          const double weight = weights[o * w.cols + i];
+          const double activation = x[r * w.cols + i];
+          sum += weight * activation;
+          largest_x = std::max(largest_x, std::abs(activation));
+          largest_w = std::max(largest_w, std::abs(weight));
+          sum_x += std::abs(activation);
+          sum_w += std::abs(weight);
+        }
+        coding += sum_w * largest_x / 254;
+        magnitude += largest_w * sum_x;
+      }
+      const double bound = (coded ? 1.0001 * coding : 0) + 0x1p-18 * magnitude + 1e-30;
+      ASSERT_NEAR(y[r * w.rows + o], sum, bound) << w.format->name << " row " << r << " output "
+                                                 << o << " of " << w.rows << " × " << w.cols;
+    }
+  }
+}
+
+TEST_P(CpuProject, IsWithinItsBoundAtAllSizes) {
+  for (const FormatCase& format : kFormats) {
+    const std::size_t block = pack::find_format(format.name)->block_values;
+    for (const std::size_t blocks : {1, 3, 7, 18, 35}) {
+      const std::size_t cols = block * blocks;
+      for (const std::size_t outputs : {1, 5, 16, 35}) {
+        const pack::PackedMatrix w = matrix(format, outputs, cols);
+        for (const std::size_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 17, 64}) {
+          if (rows > 9 && (blocks > 7 || outputs < 35)) continue;
+          const std::vector<float> x = activations(rows * cols);
+          for (const Activations activations : kActivations) {
+            expect_product(x, w.view, format.coded && activations == Activations::kCoded,
+                           product(1 + rows % 3, x, w.view, activations));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CpuProject, RowsHaveTheSameBitsInAnyCompany) {
+  constexpr std::size_t kRows = 64;
+  for (const FormatCase& format : kFormats) {
+    const std::size_t cols = 5 * 256;
+    const pack::PackedMatrix w = matrix(format, 37, cols);
+    const std::vector<float> x = activations(kRows * cols);
+    for (const Activations activations : kActivations) {
+      const std::vector<float> all = product(1, x, w.view, activations);
+      for (const std::size_t threads : {2, 3}) {
+        EXPECT_EQ(product(threads, x, w.view, activations), all) << format.name;
+      }
+      for (const std::size_t rows : {1, 2, 3, 5, 7, 8, 9, 16}) {
+        for (std::size_t first = 0; first + rows <= kRows; first += rows) {
+          const std::vector<float> some(x.begin() + first * cols,
+                                        x.begin() + (first + rows) * cols);
+          const std::vector<float> expected(all.begin() + first * w.view.rows,
+                                            all.begin() + (first + rows) * w.view.rows);
+          ASSERT_EQ(product(2, some, w.view, activations), expected) << format.name << " " << rows;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CpuProject, NothingToDo) {
+  const pack::PackedMatrix w = matrix(kFormats[3], 5, 64);
+  EXPECT_TRUE(product(2, {}, w.view, Activations::kCoded).empty());
+}
+
+TEST_P(CpuProject, RowsOfZerosGiveZero) {
+  for (const FormatCase& format : kFormats) {
+    const pack::PackedMatrix w = matrix(format, 19, 512);
+    const std::vector<float> x(3 * 512, 0.0f);
+    for (const Activations activations : kActivations) {
+      for (const float y : product(2, x, w.view, activations)) ASSERT_EQ(y, 0) << format.name;
+    }
+  }
+}
+
+// Scales that are zero, subnormal, and as large as half precision has them.
+TEST_P(CpuProject, ScalesAtTheEdgeOfHalfPrecision) {
+  for (const FormatCase& format : kFormats) {
+    if (format.halves.empty()) continue;
+    for (const float scale : {0.0f, 0x1p-24f, -0x1p-24f, 0x1.8p-16f, 65504.0f, -65504.0f}) {
+      const pack::PackedMatrix w = matrix(format, 17, 768, [scale] { return scale; });
+      const std::vector<float> x = activations(5 * 768);
+      for (const Activations activations : kActivations) {
+        expect_product(x, w.view, activations == Activations::kCoded,
+                       product(2, x, w.view, activations));
+      }
+    }
+  }
+}
+
+// Codes at their extremes against activations at theirs: sums that overflow 16 bits where pairs of
+// products are added in 16 bits.
+TEST_P(CpuProject, ExtremeCodesDoNotSaturate) {
+  for (const FormatCase& format : kFormats) {
+    if (format.halves.empty()) continue;
+    const pack::Format& f = *pack::find_format(format.name);
+    for (const int fill : {0x00, 0xff, 0x80, 0x7f}) {
+      pack::PackedMatrix w = matrix(format, 9, 512);
+      for (std::size_t i = 0; i < w.data.size(); ++i) {
+        const std::size_t in_block = i % f.block_bytes;
+        const bool in_half = std::any_of(format.halves.begin(), format.halves.end(),
+                                         [&](std::size_t h) { return in_block / 2 == h / 2; });
+        if (!in_half) w.data[i] = static_cast<std::byte>(fill);
+      }
+      for (const float sign : {1.0f, -1.0f}) {
+        const std::vector<float> x(4 * 512, sign * 3.5f);
+        expect_product(x, w.view, true, product(1, x, w.view, Activations::kCoded));
+      }
+    }
+  }
+}
+
+// One huge activation costs its group precision, and no other.
+TEST_P(CpuProject, OneHugeActivationAmongTinyOnes) {
+  for (const FormatCase& format : kFormats) {
+    const pack::PackedMatrix w = matrix(format, 19, 1024);
+    std::vector<float> x(2 * 1024);
+    for (float& value : x) value = uniform() * 1e-3f;
+    x[100] = 1e6f;
+    x[1024 + 1023] = -3e4f;
+    for (const Activations activations : kActivations) {
+      expect_product(x, w.view, format.coded && activations == Activations::kCoded,
+                     product(2, x, w.view, activations));
+    }
+  }
+}
+
+TEST_P(CpuProject, ActivationsBelowAnyUsefulMagnitude) {
+  for (const FormatCase& format : kFormats) {
+    const pack::PackedMatrix w = matrix(format, 3, 256);
+    for (const float tiny : {1e-45f, 1e-40f, 0x1p-101f, 0x1p-99f}) {
+      const std::vector<float> x(256, tiny);
+      for (const float y : product(1, x, w.view, Activations::kCoded)) {
+        ASSERT_LE(std::abs(y), 256 * 64 * 0x1p-99) << format.name;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Targets, CpuProject,
+                         testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
+                         [](const auto& target) { return hwy::TargetName(target.param); });
+
+}  // namespace
+}  // namespace espalier::cpu
