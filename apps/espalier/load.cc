@@ -2,8 +2,8 @@
 
 #include <iostream>
 #include <iterator>
-#include <thread>
 
+#include "compute/cpu/cpu_ops.h"
 #include "compute/reference/reference.h"
 
 namespace espalier::app {
@@ -16,8 +16,9 @@ Result<LoadedModel> load(const std::string& path) {
   const auto* directory = std::get_if<file::HfDirectory>(loaded.container.get());
   ESPALIER_TRY(loaded.model,
                gguf != nullptr ? model::load_model(*gguf) : model::load_model(*directory));
-  ESPALIER_TRY(loaded.tokenizer, gguf != nullptr ? text::tokenizer_from_gguf(*gguf)
-                                                 : text::tokenizer_from_directory(*directory));
+  if (gguf == nullptr) return loaded;
+  ESPALIER_TRY(loaded.tokenizer, text::tokenizer_from_gguf(*gguf));
+  // An embedding may have rows to spare, but every token needs one.
   const std::size_t tokens = loaded.tokenizer->vocab_size();
   const std::size_t rows = loaded.model->info().vocab_size;
   if (tokens > rows) {
@@ -25,6 +26,13 @@ Result<LoadedModel> load(const std::string& path) {
                        tokens, rows);
   }
   return loaded;
+}
+
+Status need_tokenizer(const LoadedModel& loaded) {
+  if (loaded.tokenizer != nullptr) return {};
+  return input_error(
+      "{}: the tokenizer of a Hugging Face directory cannot be read; give `logits` --tokens",
+      loaded.model->info().source);
 }
 
 void add_backend_options(CLI::App& verb, std::string& backend, int& threads) {
@@ -37,9 +45,8 @@ void add_backend_options(CLI::App& verb, std::string& backend, int& threads) {
 }
 
 std::unique_ptr<compute::Ops> make_backend(const std::string& name, int threads) {
-  (void)threads;
-  (void)name;
-  return reference::make_ops();
+  if (name == "reference") return reference::make_ops();
+  return cpu::make_ops(static_cast<std::size_t>(threads));
 }
 
 compute::KvType cache_type(const std::string& backend) {
