@@ -1,6 +1,5 @@
 // The encoders of the K-quants: searches for the codes of least squared error.
 #include <algorithm>
-#include <numeric>
 
 #include "pack/k_quants.h"
 #include "pack/scale_search.h"

@@ -243,9 +243,10 @@ TEST_P(GgufFormat, RefusesWhatIsNotFinite) {
 TEST_P(GgufFormat, RefusesWhatItsScaleCannotHold) {
   const std::string n = name();
   const bool holds = n == "F32" || n == "BF16" || n == "MXFP4" || n == "NVFP4" || n == "Q8_K";
-  for (const float huge : {3e10f, -1e30f}) {
+  for (const float huge : {3e10f, -1e30f, 3e38f}) {
     auto values = gaussian(2 * 512, 1, 5);
     values[512 + 300] = huge;
+    values[512 + 301] = -huge;  // at 3e38 their difference overflows
     const auto packed = format().encode(format(), values, 2, 512);
     EXPECT_EQ(static_cast<bool>(packed), holds);
     if (packed || holds) continue;
