@@ -15,7 +15,6 @@
 #include <random>
 #include <vector>
 
-#include "base/half.h"
 #include "compute/cpu/project.h"
 
 namespace espalier {
@@ -27,13 +26,20 @@ struct Shape {
   std::size_t outputs, inputs;
 };
 
-// Fills codes with random bytes and half-precision scales with ordinary ones. Where a format keeps
-// its scales does not matter here: every even offset of a byte pair may be one.
-std::vector<std::byte> random_weights(std::size_t bytes) {
+// Random codes, and numbers below 1 wherever a format may keep one.
+std::vector<std::byte> random_weights(const pack::Format& format, std::size_t bytes) {
   std::mt19937 random(1);
   std::vector<std::byte> data(bytes);
+  if (format.name == "F32") {
+    for (std::size_t i = 0; i + 4 <= bytes; i += 4) {
+      const float value = std::uniform_real_distribution<float>(-1, 1)(random);
+      std::memcpy(data.data() + i, &value, 4);
+    }
+    return data;
+  }
+  // As half precision these are below 1, as bfloat16 below 0.01, and none is subnormal.
   for (std::size_t i = 0; i + 2 <= bytes; i += 2) {
-    const auto bits = static_cast<std::uint16_t>(random() & 0xbbff);  // a half below 1
+    const auto bits = static_cast<std::uint16_t>((random() & 0x83ff) | 0x3800);
     std::memcpy(data.data() + i, &bits, 2);
   }
   return data;
@@ -68,7 +74,7 @@ void run_project(benchmark::State& state, const pack::Format& format, Shape shap
                  std::size_t threads) {
   const std::size_t bytes = shape.outputs * shape.inputs / format.block_values * format.block_bytes;
   const std::size_t copies = (kLeastBytes + bytes - 1) / bytes;
-  const std::vector<std::byte> data = random_weights(copies * bytes);
+  const std::vector<std::byte> data = random_weights(format, copies * bytes);
   std::vector<float> x(rows * shape.inputs);
   std::mt19937 random(2);
   for (float& value : x) value = std::uniform_real_distribution<float>(-1, 1)(random);

@@ -2,18 +2,23 @@
 
 #include <iostream>
 #include <iterator>
-#include <thread>
 
+#include "compute/cpu/cpu_ops.h"
 #include "compute/reference/reference.h"
 
 namespace espalier::app {
 
 Result<LoadedModel> load(const std::string& path) {
   LoadedModel loaded;
-  ESPALIER_TRY(auto gguf, file::Gguf::open(path));
-  loaded.gguf = std::make_unique<file::Gguf>(std::move(gguf));
-  ESPALIER_TRY(loaded.model, model::load_model(*loaded.gguf));
-  ESPALIER_TRY(loaded.tokenizer, text::tokenizer_from_gguf(*loaded.gguf));
+  ESPALIER_TRY(file::Container container, file::open_container(path));
+  loaded.container = std::make_unique<file::Container>(std::move(container));
+  const auto* gguf = std::get_if<file::Gguf>(loaded.container.get());
+  const auto* directory = std::get_if<file::HfDirectory>(loaded.container.get());
+  ESPALIER_TRY(loaded.model,
+               gguf != nullptr ? model::load_model(*gguf) : model::load_model(*directory));
+  if (gguf == nullptr) return loaded;
+  ESPALIER_TRY(loaded.tokenizer, text::tokenizer_from_gguf(*gguf));
+  // An embedding may have rows to spare, but every token needs one.
   const std::size_t tokens = loaded.tokenizer->vocab_size();
   const std::size_t rows = loaded.model->info().vocab_size;
   if (tokens > rows) {
@@ -21,6 +26,13 @@ Result<LoadedModel> load(const std::string& path) {
                        tokens, rows);
   }
   return loaded;
+}
+
+Status need_tokenizer(const LoadedModel& loaded) {
+  if (loaded.tokenizer != nullptr) return {};
+  return input_error(
+      "{}: the tokenizer of a Hugging Face directory cannot be read; give `logits` --tokens",
+      loaded.model->info().source);
 }
 
 void add_backend_options(CLI::App& verb, std::string& backend, int& threads) {
@@ -33,9 +45,8 @@ void add_backend_options(CLI::App& verb, std::string& backend, int& threads) {
 }
 
 std::unique_ptr<compute::Ops> make_backend(const std::string& name, int threads) {
-  (void)threads;
-  (void)name;
-  return reference::make_ops();
+  if (name == "reference") return reference::make_ops();
+  return cpu::make_ops(static_cast<std::size_t>(threads));
 }
 
 compute::KvType cache_type(const std::string& backend) {

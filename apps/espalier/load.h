@@ -7,21 +7,25 @@
 
 #include "base/result.h"
 #include "compute/ops.h"
-#include "file/gguf.h"
+#include "file/container.h"
 #include "model/model.h"
 #include "text/tokenizer.h"
 
 namespace espalier::app {
 
-// A model file with everything read from it. Members point into those before them.
+// A model with everything read from its container. Members point into those before them.
 struct LoadedModel {
-  std::unique_ptr<file::Gguf> gguf;
+  std::unique_ptr<file::Container> container;
   std::unique_ptr<model::Model> model;
-  std::unique_ptr<text::Tokenizer> tokenizer;
+  std::unique_ptr<text::Tokenizer> tokenizer;  // null where the container has none we can read
 };
 
-// Opens `path` and checks that vocabulary and embedding agree.
+// Opens `path`, a GGUF file or a Hugging Face directory, and checks that vocabulary and embedding
+// agree.
 [[nodiscard]] Result<LoadedModel> load(const std::string& path);
+
+// An error that says what to do where there is no tokenizer.
+[[nodiscard]] Status need_tokenizer(const LoadedModel& loaded);
 
 // Adds --backend and --threads to a verb.
 void add_backend_options(CLI::App& verb, std::string& backend, int& threads);

@@ -26,21 +26,22 @@ struct LogitsOptions {
 };
 
 Result<std::vector<run::TokenId>> tokens_of(const LogitsOptions& options,
-                                            const text::Tokenizer& tokenizer) {
+                                            const LoadedModel& loaded) {
   if (!options.tokens.empty()) return parse_token_list(options.tokens, "--tokens");
   if (!options.tokens_file.empty()) {
     ESPALIER_TRY(const MappedFile file, MappedFile::open(options.tokens_file));
     return parse_token_list(as_text(file.bytes()), options.tokens_file);
   }
   ESPALIER_TRY(const std::string prompt, text_or_stdin(options.prompt));
-  return tokenizer.encode(prompt, text::AddSpecial::kYes, text::ParseSpecial::kYes);
+  ESPALIER_CHECK(need_tokenizer(loaded));
+  return loaded.tokenizer->encode(prompt, text::AddSpecial::kYes, text::ParseSpecial::kYes);
 }
 
 Status write_logits(const LogitsOptions& options) {
   const std::atomic<bool>& stop = interrupted();
   ESPALIER_TRY(const LoadedModel loaded, load(options.model));
   const model::ModelInfo& info = loaded.model->info();
-  ESPALIER_TRY(const std::vector<run::TokenId> tokens, tokens_of(options, *loaded.tokenizer));
+  ESPALIER_TRY(const std::vector<run::TokenId> tokens, tokens_of(options, loaded));
   ESPALIER_CHECK(run::check_tokens(info, tokens, info.context_length));
   const std::unique_ptr<compute::Ops> ops = make_backend(options.backend, options.threads);
   ESPALIER_TRY(run::KvCache cache,

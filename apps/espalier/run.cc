@@ -72,6 +72,7 @@ Status run_model(const RunOptions& options) {
   ESPALIER_TRY(const std::string prompt, text_or_stdin(options.prompt));
   ESPALIER_TRY(const LoadedModel loaded, load(options.model));
   const model::ModelInfo& info = loaded.model->info();
+  ESPALIER_CHECK(need_tokenizer(loaded));
   const std::vector<run::TokenId> tokens =
       loaded.tokenizer->encode(prompt, text::AddSpecial::kYes, text::ParseSpecial::kYes);
 

@@ -12,9 +12,8 @@ namespace {
 
 constexpr std::string_view kMagic = "GGUF";
 
-// The specification allows keys of 65,535 bytes and tensor names of 64; files for ggml builds with
-// a larger limit carry longer names, up to 127 bytes.
-constexpr std::uint64_t kMaxKeyBytes = 65535;
+// The specification allows tensor names of 64 bytes; files for ggml builds with a larger limit
+// carry longer ones.
 constexpr std::uint64_t kMaxTensorNameBytes = 127;
 
 // Arrays in arrays in arrays …: more than any file has use for, few enough to recurse.
@@ -179,13 +178,17 @@ Result<GgufValue> read_value(Cursor& cursor, GgufType type, int depth) {
   return GgufValue{type, decode_scalar(type, bytes->data())};
 }
 
+Status check_dimension_count(std::uint64_t count) {
+  if (count >= 1 && count <= 4) return {};
+  return input_error("found {} dimensions, expected 1 to 4", count);
+}
+
 // What a tensor's entry says, its bytes not looked at yet.
 Result<GgufTensor> read_tensor_entry(Cursor& cursor, GgufTensor tensor) {
   ESPALIER_TRY(const auto dims, read_number<std::uint32_t>(cursor, "the number of dimensions"));
-  if (dims < 1 || dims > 4) return input_error("found {} dimensions, expected 1 to 4", dims);
+  ESPALIER_CHECK(check_dimension_count(dims));
   for (std::uint32_t d = 0; d < dims; ++d) {
     ESPALIER_TRY(const auto dim, read_number<std::uint64_t>(cursor, "the dimensions"));
-    if (dim == 0) return input_error("dimension {} of {} is 0, expected at least 1", d, dims);
     tensor.dims.push_back(dim);
   }
   ESPALIER_TRY(const auto type, read_number<std::uint32_t>(cursor, "the type"));
@@ -196,26 +199,6 @@ Result<GgufTensor> read_tensor_entry(Cursor& cursor, GgufTensor tensor) {
   }
   ESPALIER_TRY(tensor.offset, read_number<std::uint64_t>(cursor, "the offset"));
   return tensor;
-}
-
-// Bytes of a tensor whose rows are dims[0] long.
-Result<std::uint64_t> tensor_bytes(const GgufTensor& tensor) {
-  auto rows = std::optional<std::uint64_t>(1);
-  for (std::size_t d = 1; d < tensor.dims.size() && rows; ++d) {
-    rows = checked_mul(*rows, tensor.dims[d]);
-  }
-  ESPALIER_TRY(const auto row_bytes, pack::packed_bytes(*tensor.format, tensor.dims[0]));
-  const auto bytes = rows ? checked_mul(*rows, row_bytes) : std::nullopt;
-  if (!bytes) {
-    return input_error("the product of its dimensions {} overflows", fmt::join(tensor.dims, "×"));
-  }
-  return *bytes;
-}
-
-// `value` up to the next multiple of `alignment`, a power of two.
-std::optional<std::uint64_t> align_up(std::uint64_t value, std::uint64_t alignment) {
-  const auto sum = checked_add(value, alignment - 1);
-  return sum ? std::optional(*sum & ~(alignment - 1)) : std::nullopt;
 }
 
 // What llama.cpp's splitter puts at the end of the name of part `number`, counted from 1.
@@ -306,6 +289,8 @@ Result<std::optional<std::vector<T>>> array(const Gguf& gguf, std::string_view k
 
 }  // namespace
 
+std::uint64_t type_bytes(GgufType type) { return info(type).bytes; }
+
 std::string_view type_name(GgufType type) { return info(type).name; }
 
 std::string describe(const GgufValue& value) {
@@ -332,6 +317,24 @@ std::optional<GgufValue> GgufElements::next() {
   return value ? std::optional(*value) : std::nullopt;
 }
 
+Result<std::uint64_t> tensor_bytes(const pack::Format& format,
+                                   std::span<const std::uint64_t> dims) {
+  ESPALIER_CHECK(check_dimension_count(dims.size()));
+  auto rows = std::optional<std::uint64_t>(1);
+  for (std::size_t d = 0; d < dims.size(); ++d) {
+    if (dims[d] == 0) {
+      return input_error("dimension {} of {} is 0, expected at least 1", d, dims.size());
+    }
+    if (d > 0 && rows) rows = checked_mul(*rows, dims[d]);
+  }
+  ESPALIER_TRY(const auto row_bytes, pack::packed_bytes(format, dims[0]));
+  const auto bytes = rows ? checked_mul(*rows, row_bytes) : std::nullopt;
+  if (!bytes) {
+    return input_error("the product of its dimensions {} overflows", fmt::join(dims, "×"));
+  }
+  return *bytes;
+}
+
 pack::Matrix GgufTensor::matrix() const {
   const std::uint64_t rows = std::accumulate(dims.begin() + 1, dims.end(), std::uint64_t{1},
                                              std::multiplies<std::uint64_t>());
@@ -345,7 +348,7 @@ Status Gguf::read_metadata(Cursor& cursor, std::uint64_t count) {
         cursor.remaining());
   }
   for (std::uint64_t k = 0; k < count; ++k) {
-    const auto key = read_name(cursor, "a key", kMaxKeyBytes);
+    const auto key = read_name(cursor, "a key", kMaxGgufKeyBytes);
     if (!key) {
       return input_error("{}: metadata key {} of {}: {}", name_, k + 1, count, key.error().message);
     }
@@ -387,7 +390,7 @@ Status Gguf::read_tensors(Cursor& cursor, std::uint64_t count, Bytes file) {
   // Offsets count from the first aligned byte after the entries.
   const auto data_start = align_up(cursor.offset(), alignment_);
   for (GgufTensor& tensor : tensors_) {
-    const auto bytes = tensor_bytes(tensor);
+    const auto bytes = tensor_bytes(*tensor.format, tensor.dims);
     if (!bytes) {
       return input_error("{}: tensor '{}': {}", name_, printable(tensor.name),
                          bytes.error().message);

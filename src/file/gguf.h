@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -39,6 +40,30 @@ enum class GgufType : std::uint32_t {
   kInt64 = 11,
   kFloat64 = 12,
 };
+
+// The limits of the specification on keys, and the alignment of files that do not name one.
+inline constexpr std::uint64_t kMaxGgufKeyBytes = 65535;
+inline constexpr std::uint64_t kDefaultGgufAlignment = 32;
+
+// The type of metadata that holds a T.
+template <typename T>
+[[nodiscard]] constexpr GgufType gguf_type_of() {
+  if constexpr (std::is_same_v<T, std::uint8_t>) return GgufType::kUint8;
+  if constexpr (std::is_same_v<T, std::int8_t>) return GgufType::kInt8;
+  if constexpr (std::is_same_v<T, std::uint16_t>) return GgufType::kUint16;
+  if constexpr (std::is_same_v<T, std::int16_t>) return GgufType::kInt16;
+  if constexpr (std::is_same_v<T, std::uint32_t>) return GgufType::kUint32;
+  if constexpr (std::is_same_v<T, std::int32_t>) return GgufType::kInt32;
+  if constexpr (std::is_same_v<T, std::uint64_t>) return GgufType::kUint64;
+  if constexpr (std::is_same_v<T, std::int64_t>) return GgufType::kInt64;
+  if constexpr (std::is_same_v<T, float>) return GgufType::kFloat32;
+  if constexpr (std::is_same_v<T, double>) return GgufType::kFloat64;
+  if constexpr (std::is_same_v<T, bool>) return GgufType::kBool;
+  if constexpr (std::is_same_v<T, std::string>) return GgufType::kString;
+}
+
+// Bytes of a value of that type; of a string or an array, the least it can take.
+[[nodiscard]] std::uint64_t type_bytes(GgufType type);
 
 // The type's name as error messages and `inspect` print it: "uint32", "string", …
 [[nodiscard]] std::string_view type_name(GgufType type);
@@ -88,6 +113,18 @@ struct GgufTensor {
   [[nodiscard]] pack::Matrix matrix() const;
 };
 
+// Bytes of a tensor. Errors: not 1 to 4 dimensions, one that is 0, a first one that does not fill
+// whole blocks, a product that overflows.
+[[nodiscard]] Result<std::uint64_t> tensor_bytes(const pack::Format& format,
+                                                 std::span<const std::uint64_t> dims);
+
+// `value` up to the next multiple of `alignment`, a power of two; nothing where that overflows.
+[[nodiscard]] inline std::optional<std::uint64_t> align_up(std::uint64_t value,
+                                                           std::uint64_t alignment) {
+  const auto sum = checked_add(value, alignment - 1);
+  return sum ? std::optional(*sum & ~(alignment - 1)) : std::nullopt;
+}
+
 class Gguf {
  public:
   // Opens a file, or all parts of a split model when `path` is its first part. The metadata are
@@ -135,7 +172,7 @@ class Gguf {
 
   std::string name_;
   std::uint32_t version_ = 0;
-  std::uint64_t alignment_ = 32;
+  std::uint64_t alignment_ = kDefaultGgufAlignment;
   std::size_t parts_ = 1;
   std::vector<MappedFile> files_;
   std::vector<std::pair<std::string_view, GgufValue>> metadata_;

@@ -1,11 +1,7 @@
 #include "file/safetensors.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -330,20 +326,6 @@ const SafetensorsTensor* Safetensors::find(std::string_view tensor_name) const {
 
 namespace {
 
-// Writes all of `bytes` at `offset`.
-Status write_at(int descriptor, const std::filesystem::path& path, Bytes bytes,
-                std::uint64_t offset) {
-  while (!bytes.empty()) {
-    const ssize_t written =
-        ::pwrite(descriptor, bytes.data(), bytes.size(), static_cast<off_t>(offset));
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return work_error("{}: cannot write: {}", path.string(), strerror(errno));
-    bytes = bytes.subspan(static_cast<std::size_t>(written));
-    offset += static_cast<std::uint64_t>(written);
-  }
-  return {};
-}
-
 // `text` as a JSON string. Throws where it is not UTF-8.
 std::string json_string(std::string_view text) { return nlohmann::json(text).dump(); }
 
@@ -357,8 +339,7 @@ Result<SafetensorsWriter> SafetensorsWriter::create(
     return dtype_bits(a.dtype) > dtype_bits(b.dtype);
   });
 
-  SafetensorsWriter writer;
-  writer.path_ = path;
+  TensorFile::Regions regions;
   std::uint64_t offset = 0;
   std::string text = "{";
   try {
@@ -377,7 +358,7 @@ Result<SafetensorsWriter> SafetensorsWriter::create(
       if (tensor.name == kMetadataKey) {
         return input_error("{}: a tensor cannot have the name '{}'", path.string(), name);
       }
-      if (!writer.regions_.emplace(tensor.name, Region{offset, *end}).second) {
+      if (!regions.emplace(tensor.name, TensorFile::Region{offset, *end}).second) {
         return input_error("{}: tensor '{}' comes twice", path.string(), name);
       }
       text += fmt::format(R"({}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}},)",
@@ -395,77 +376,16 @@ Result<SafetensorsWriter> SafetensorsWriter::create(
     return input_error("{}: the header would take {} bytes, {} are allowed", path.string(),
                        text.size(), kMaxHeaderBytes);
   }
-  for (auto& [name, region] : writer.regions_) {
-    region.next += kLengthBytes + text.size();
-    region.end += kLengthBytes + text.size();
+  const std::uint64_t data_start = kLengthBytes + text.size();
+  for (auto& [name, region] : regions) {
+    region.next += data_start;
+    region.end += data_start;
   }
-
-  std::error_code ignored;
-  const std::filesystem::file_status existing = std::filesystem::status(path, ignored);
-  if (std::filesystem::exists(existing) && !std::filesystem::is_regular_file(existing)) {
-    return input_error("{}: exists and is not a regular file", path.string());
-  }
-  std::filesystem::path partial = path;
-  partial += fmt::format(".{}.partial", ::getpid());
-  writer.descriptor_ = ::open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (writer.descriptor_ < 0) {
-    return work_error("{}: cannot create: {}", partial.string(), strerror(errno));
-  }
-  writer.partial_path_ = std::move(partial);
   const std::uint64_t length = text.size();
-  ESPALIER_CHECK(write_at(writer.descriptor_, path, std::as_bytes(std::span(&length, 1)), 0));
-  ESPALIER_CHECK(write_at(writer.descriptor_, path, as_bytes(text), kLengthBytes));
-  return writer;
-}
-
-Status SafetensorsWriter::write(std::string_view name, Bytes chunk) {
-  const auto found = regions_.find(name);
-  if (found == regions_.end()) {
-    return work_error("{}: tensor '{}' was not declared", path_.string(), printable(name));
-  }
-  Region& region = found->second;
-  if (chunk.size() > region.end - region.next) {
-    return work_error("{}: tensor '{}': {} bytes given, {} are left of what was declared",
-                      path_.string(), printable(name), chunk.size(), region.end - region.next);
-  }
-  ESPALIER_CHECK(write_at(descriptor_, path_, chunk, region.next));
-  region.next += chunk.size();
-  return {};
-}
-
-Status SafetensorsWriter::finish() {
-  for (const auto& [name, region] : regions_) {
-    if (region.next != region.end) {
-      return work_error("{}: tensor '{}': {} of its bytes were never written", path_.string(),
-                        printable(name), region.end - region.next);
-    }
-  }
-  // Synced before the rename, so that a crash leaves the old file or the whole new one.
-  if (::fsync(descriptor_) != 0 || ::close(std::exchange(descriptor_, -1)) != 0 ||
-      ::rename(partial_path_.c_str(), path_.c_str()) != 0) {
-    return work_error("{}: cannot write: {}", path_.string(), strerror(errno));
-  }
-  partial_path_.clear();
-  return {};
-}
-
-SafetensorsWriter::SafetensorsWriter(SafetensorsWriter&& other) noexcept
-    : path_(std::move(other.path_)),
-      partial_path_(std::exchange(other.partial_path_, {})),
-      descriptor_(std::exchange(other.descriptor_, -1)),
-      regions_(std::move(other.regions_)) {}
-
-SafetensorsWriter& SafetensorsWriter::operator=(SafetensorsWriter&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(partial_path_, other.partial_path_);
-  std::swap(descriptor_, other.descriptor_);
-  std::swap(regions_, other.regions_);
-  return *this;
-}
-
-SafetensorsWriter::~SafetensorsWriter() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-  if (!partial_path_.empty()) ::unlink(partial_path_.c_str());
+  text.insert(0, reinterpret_cast<const char*>(&length), kLengthBytes);
+  ESPALIER_TRY(TensorFile file,
+               TensorFile::create(path, text, std::move(regions), data_start + offset));
+  return SafetensorsWriter(std::move(file));
 }
 
 }  // namespace espalier::file

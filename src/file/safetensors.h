@@ -18,6 +18,7 @@
 #include "base/bytes.h"
 #include "base/mapped_file.h"
 #include "base/result.h"
+#include "file/tensor_file.h"
 
 namespace espalier::file {
 
@@ -108,29 +109,15 @@ class SafetensorsWriter {
                                           const std::map<std::string, std::string>& metadata = {});
 
   // The next bytes of the declared tensor `name`.
-  Status write(std::string_view name, Bytes chunk);
+  Status write(std::string_view name, Bytes chunk) { return file_.write(name, chunk); }
 
   // Checks that every declared byte was written, and gives the file its name.
-  Status finish();
-
-  SafetensorsWriter(SafetensorsWriter&& other) noexcept;
-  SafetensorsWriter& operator=(SafetensorsWriter&& other) noexcept;
-  SafetensorsWriter(const SafetensorsWriter&) = delete;
-  SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
-  ~SafetensorsWriter();
+  Status finish() { return file_.finish(); }
 
  private:
-  struct Region {
-    std::uint64_t next = 0;  // file offset of the tensor's next unwritten byte
-    std::uint64_t end = 0;
-  };
+  explicit SafetensorsWriter(TensorFile file) : file_(std::move(file)) {}
 
-  SafetensorsWriter() = default;
-
-  std::filesystem::path path_;
-  std::filesystem::path partial_path_;  // empty once finished
-  int descriptor_ = -1;
-  std::map<std::string, Region, std::less<>> regions_;
+  TensorFile file_;
 };
 
 }  // namespace espalier::file

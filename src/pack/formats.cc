@@ -3,6 +3,7 @@
 #include <array>
 
 #include "pack/exl3.h"
+#include "pack/grouped_int4.h"
 #include "pack/iq_quants.h"
 #include "pack/k_quants.h"
 #include "pack/legacy_quants.h"
@@ -127,6 +128,27 @@ constexpr auto kFormats = std::to_array<Format>({
     exl3_table_format("EXL3-NGRAM-6", 6, kExl3NgramDim, decode_exl3_ngram_rows),
     exl3_table_format("EXL3-NGRAM-7", 7, kExl3NgramDim, decode_exl3_ngram_rows),
     exl3_table_format("EXL3-NGRAM-8", 8, kExl3NgramDim, decode_exl3_ngram_rows),
+
+    int4_format<Int4Layout::kGptqV1>("GPTQ-V1-4-g32", 32),
+    int4_format<Int4Layout::kGptqV1>("GPTQ-V1-4-g64", 64),
+    int4_format<Int4Layout::kGptqV1>("GPTQ-V1-4-g128", 128),
+    int4_format<Int4Layout::kGptqV1>("GPTQ-V1-4-row", kWholeRow),
+    int4_format<Int4Layout::kGptqV2>("GPTQ-V2-4-g32", 32),
+    int4_format<Int4Layout::kGptqV2>("GPTQ-V2-4-g64", 64),
+    int4_format<Int4Layout::kGptqV2>("GPTQ-V2-4-g128", 128),
+    int4_format<Int4Layout::kGptqV2>("GPTQ-V2-4-row", kWholeRow),
+    int4_format<Int4Layout::kAwq>("AWQ-4-g32", 32),
+    int4_format<Int4Layout::kAwq>("AWQ-4-g64", 64),
+    int4_format<Int4Layout::kAwq>("AWQ-4-g128", 128),
+    int4_format<Int4Layout::kAwq>("AWQ-4-row", kWholeRow),
+    int4_format<Int4Layout::kCtSymmetric>("CT-SYM-4-g32", 32),
+    int4_format<Int4Layout::kCtSymmetric>("CT-SYM-4-g64", 64),
+    int4_format<Int4Layout::kCtSymmetric>("CT-SYM-4-g128", 128),
+    int4_format<Int4Layout::kCtSymmetric>("CT-SYM-4-row", kWholeRow),
+    int4_format<Int4Layout::kCtAsymmetric>("CT-ASYM-4-g32", 32),
+    int4_format<Int4Layout::kCtAsymmetric>("CT-ASYM-4-g64", 64),
+    int4_format<Int4Layout::kCtAsymmetric>("CT-ASYM-4-g128", 128),
+    int4_format<Int4Layout::kCtAsymmetric>("CT-ASYM-4-row", kWholeRow),
 });
 // clang-format on
 

@@ -4,24 +4,11 @@
 #include <cmath>
 
 #include "base/half.h"
+#include "pack/scales.h"
 #include "pack/small_floats.h"
 
 namespace espalier::pack {
 namespace {
-
-std::size_t scale_size(ScaleType type) { return type == ScaleType::kF32 ? 4 : 2; }
-
-float load_scale(ScaleType type, const std::byte* from) {
-  switch (type) {
-    case ScaleType::kF16:
-      return half_to_float(load<std::uint16_t>(from));
-    case ScaleType::kBF16:
-      return bfloat_to_float(load<std::uint16_t>(from));
-    case ScaleType::kF32:
-      break;
-  }
-  return load<float>(from);
-}
 
 void store_scale(ScaleType type, float value, std::byte* to) {
   const std::uint16_t bits =

@@ -11,10 +11,9 @@
 
 #include "base/result.h"
 #include "file/gguf.h"
+#include "text/vocabulary.h"
 
 namespace espalier::text {
-
-using TokenId = std::int32_t;
 
 // Whether the tokens that a vocabulary puts around a text (begin, end of sequence) are added.
 enum class AddSpecial { kNo, kYes };
@@ -23,14 +22,17 @@ enum class AddSpecial { kNo, kYes };
 // stays text. Text from a user is encoded with kNo.
 enum class ParseSpecial { kNo, kYes };
 
-// How decoding treats control tokens: their spelling, or nothing.
+// How decoding treats control tokens and those that end a generation: their spelling, or nothing.
 enum class ControlTokens { kPrint, kSkip };
 
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // Any bytes encode, broken UTF-8 too. Linear in the length of `text`.
+  // Any bytes encode, broken UTF-8 too, and decode to the same bytes, apart from what a
+  // vocabulary's own definition changes: Unicode normalization (Qwen), U+2581 for a space and a
+  // space in front (SentencePiece). Bytes that a vocabulary has no token for are left out. Linear
+  // in the length of `text`, but for a logarithm.
   [[nodiscard]] virtual std::vector<TokenId> encode(std::string_view text, AddSpecial add_special,
                                                     ParseSpecial parse_special) const = 0;
 
@@ -41,6 +43,10 @@ class Tokenizer {
   [[nodiscard]] Result<std::string> decode(std::span<const TokenId> ids,
                                            ControlTokens control) const;
 
+  // The text that was encoded: as decode() with ControlTokens::kPrint, without the space that
+  // encode() puts before a text where the vocabulary says so.
+  [[nodiscard]] Result<std::string> detokenize(std::span<const TokenId> ids) const;
+
   [[nodiscard]] virtual std::size_t vocab_size() const = 0;
 
   // True for tokens that end a generation: end of sequence, end of turn.
@@ -48,9 +54,13 @@ class Tokenizer {
 
   [[nodiscard]] virtual std::optional<TokenId> begin_of_sequence() const = 0;
   [[nodiscard]] virtual std::optional<TokenId> end_of_sequence() const = 0;
+
+  // True if encode() puts a space before a text.
+  [[nodiscard]] virtual bool adds_space_prefix() const = 0;
 };
 
-// The tokenizer that a GGUF's tokenizer.ggml.* keys define; the file needs no tensors.
+// The tokenizer that a GGUF's tokenizer.ggml.* keys define; the file needs no tensors, and need not
+// outlive the tokenizer. A missing tokenizer.ggml.pre means "default", with a warning.
 [[nodiscard]] Result<std::unique_ptr<Tokenizer>> tokenizer_from_gguf(const file::Gguf& gguf);
 
 }  // namespace espalier::text

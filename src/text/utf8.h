@@ -1,10 +1,40 @@
-// The little of UTF-8 that streaming needs.
+// The little of UTF-8 that tokenizers and streaming need.
 #pragma once
 
 #include <cstddef>
 #include <string_view>
 
 namespace espalier::text {
+
+// Length of the UTF-8 character that `bytes` begin with, or 0 where they do not begin with one:
+// strict, without overlong forms, surrogates and anything above U+10FFFF (RFC 3629, section 4).
+[[nodiscard]] inline std::size_t utf8_character(std::string_view bytes) {
+  if (bytes.empty()) return 0;
+  const auto byte = [&](std::size_t i) {
+    return i < bytes.size() ? static_cast<unsigned char>(bytes[i]) : 0u;
+  };
+  const auto continues = [&](std::size_t i) { return (byte(i) & 0xc0) == 0x80; };
+  const unsigned lead = byte(0), second = byte(1);
+  if (lead < 0x80) return 1;
+  if (lead < 0xc2 || lead > 0xf4 || !continues(1)) return 0;
+  if (lead < 0xe0) return 2;
+  if (!continues(2)) return 0;
+  if (lead < 0xf0) {
+    return (lead == 0xe0 && second < 0xa0) || (lead == 0xed && second > 0x9f) ? 0 : 3;
+  }
+  if (!continues(3)) return 0;
+  return (lead == 0xf0 && second < 0x90) || (lead == 0xf4 && second > 0x8f) ? 0 : 4;
+}
+
+// The code point of the first character, `length` bytes long.
+[[nodiscard]] inline char32_t utf8_code_point(std::string_view bytes, std::size_t length) {
+  if (length == 1) return static_cast<unsigned char>(bytes[0]);
+  char32_t code = static_cast<unsigned char>(bytes[0]) & (0x7fu >> length);
+  for (std::size_t i = 1; i < length; ++i) {
+    code = code << 6 | (static_cast<unsigned char>(bytes[i]) & 0x3fu);
+  }
+  return code;
+}
 
 // Length of the longest prefix of `bytes` that does not end inside a UTF-8 character. Bytes that
 // are not UTF-8 at all count as characters of their own, so only the last three can be held back.

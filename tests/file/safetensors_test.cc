@@ -3,8 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <iterator>
+
+#include "support/files.h"
 
 namespace espalier::file {
 namespace {
@@ -191,20 +192,12 @@ TEST(Dtypes, KeepTheirNamesAndSizes) {
 
 class SafetensorsWriting : public testing::Test {
  protected:
-  void SetUp() override {
-    const std::string pattern = testing::TempDir() + "espalier-XXXXXX";
-    folder_ = pattern;
-    ASSERT_NE(mkdtemp(folder_.data()), nullptr);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
-  std::filesystem::path path() const { return std::filesystem::path(folder_) / "out.safetensors"; }
-  std::size_t files() const {
-    return static_cast<std::size_t>(
-        std::distance(std::filesystem::directory_iterator(folder_), {}));
+  std::filesystem::path path() const { return folder_ / "out.safetensors"; }
+  std::ptrdiff_t files() const {
+    return std::distance(std::filesystem::directory_iterator(folder_.path()), {});
   }
 
-  std::string folder_;
+  test::TemporaryDirectory folder_;
 };
 
 TEST_F(SafetensorsWriting, RoundTripsInChunksAndAnyOrder) {
@@ -242,7 +235,7 @@ TEST_F(SafetensorsWriting, RoundTripsInChunksAndAnyOrder) {
 }
 
 TEST_F(SafetensorsWriting, LeavesNothingBehindWhenUnfinished) {
-  std::ofstream(path()) << "old";
+  test::write_file(path(), "old");
   {
     auto writer = SafetensorsWriter::create(path(), {{"a", Dtype::kU8, {3}}});
     ASSERT_TRUE(writer);
@@ -253,8 +246,7 @@ TEST_F(SafetensorsWriting, LeavesNothingBehindWhenUnfinished) {
     EXPECT_EQ(files(), 2);
   }
   EXPECT_EQ(files(), 1);
-  std::ifstream in(path());
-  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(in), {}), "old");
+  EXPECT_EQ(test::read_file(path()), "old");
 }
 
 TEST_F(SafetensorsWriting, RefusesWhatTheFormatCannotHold) {
@@ -282,7 +274,7 @@ TEST_F(SafetensorsWriting, RefusesTooManyBytesAndUnknownTensors) {
 }
 
 TEST_F(SafetensorsWriting, RefusesAPathThatIsNoFile) {
-  const auto over_folder = SafetensorsWriter::create(folder_, {});
+  const auto over_folder = SafetensorsWriter::create(folder_.path(), {});
   ASSERT_FALSE(over_folder);
   EXPECT_THAT(over_folder.error().message, HasSubstr("not a regular file"));
   const auto nowhere = SafetensorsWriter::create(path() / "x", {});

@@ -6,12 +6,13 @@
 #include <iterator>
 
 #include "pack/matrix.h"
+#include "support/data.h"
 
 namespace espalier::pack {
 namespace {
 
 std::string document() {
-  std::ifstream in(ESPALIER_SOURCE_DIR "/docs/formats.md");
+  std::ifstream in(test::source_path("docs/formats.md"));
   return {std::istreambuf_iterator<char>(in), {}};
 }
 

@@ -7,12 +7,13 @@
 #include <set>
 #include <string>
 
+#include "support/data.h"
 #include "support/files.h"
 
 namespace espalier::test {
 namespace {
 
-const std::filesystem::path kRoot = ESPALIER_SOURCE_DIR;
+const std::filesystem::path kRoot = test::source_path("");
 
 // What the first group of `pattern` matches anywhere in `text`.
 std::set<std::string> matches(const std::string& text, const std::string& pattern) {

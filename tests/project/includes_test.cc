@@ -7,6 +7,7 @@
 #include <sstream>
 #include <string>
 
+#include "support/data.h"
 #include "support/files.h"
 
 namespace espalier::test {
@@ -24,7 +25,7 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
 };
 
 TEST(Includes, GoDownwardsOnly) {
-  const std::filesystem::path src = std::filesystem::path(ESPALIER_SOURCE_DIR) / "src";
+  const std::filesystem::path src = test::source_path("src");
   int seen = 0;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(src)) {
     if (!entry.is_regular_file()) continue;

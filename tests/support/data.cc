@@ -11,6 +11,10 @@ std::filesystem::path data_path(const std::string& name) {
   return std::filesystem::path(ESPALIER_TEST_DATA) / name;
 }
 
+std::filesystem::path source_path(const std::string& name) {
+  return std::filesystem::path(ESPALIER_SOURCE_DIR) / name;
+}
+
 std::string read_data(const std::string& name) {
   std::ifstream in(data_path(name), std::ios::binary);
   if (!in) throw std::runtime_error("tests/data/" + name + " is missing");

@@ -34,23 +34,6 @@ std::string gguf_string(std::string_view text);
 std::string gguf_array(file::GgufType element, std::uint64_t count, std::string_view elements);
 
 template <typename T>
-constexpr file::GgufType gguf_type() {
-  using file::GgufType;
-  if constexpr (std::is_same_v<T, bool>) return GgufType::kBool;
-  if constexpr (std::is_same_v<T, std::string>) return GgufType::kString;
-  if constexpr (std::is_same_v<T, float>) return GgufType::kFloat32;
-  if constexpr (std::is_same_v<T, double>) return GgufType::kFloat64;
-  if constexpr (std::is_same_v<T, std::uint8_t>) return GgufType::kUint8;
-  if constexpr (std::is_same_v<T, std::int8_t>) return GgufType::kInt8;
-  if constexpr (std::is_same_v<T, std::uint16_t>) return GgufType::kUint16;
-  if constexpr (std::is_same_v<T, std::int16_t>) return GgufType::kInt16;
-  if constexpr (std::is_same_v<T, std::uint32_t>) return GgufType::kUint32;
-  if constexpr (std::is_same_v<T, std::int32_t>) return GgufType::kInt32;
-  if constexpr (std::is_same_v<T, std::uint64_t>) return GgufType::kUint64;
-  if constexpr (std::is_same_v<T, std::int64_t>) return GgufType::kInt64;
-}
-
-template <typename T>
 std::string gguf_bytes(const T& value) {
   if constexpr (std::is_same_v<T, std::string>) {
     return gguf_string(value);
@@ -73,14 +56,14 @@ class GgufBuilder {
   // these. A key may be added twice, which makes a wrong file.
   template <typename T>
   GgufBuilder& add(std::string_view key, const T& value) {
-    return add_raw(key, static_cast<std::uint32_t>(gguf_type<T>()), gguf_bytes(value));
+    return add_raw(key, static_cast<std::uint32_t>(file::gguf_type_of<T>()), gguf_bytes(value));
   }
   template <typename T>
   GgufBuilder& add(std::string_view key, const std::vector<T>& values) {
     std::string elements;
     for (const T& value : values) elements += gguf_bytes<T>(value);
     return add_raw(key, static_cast<std::uint32_t>(file::GgufType::kArray),
-                   gguf_array(gguf_type<T>(), values.size(), elements));
+                   gguf_array(file::gguf_type_of<T>(), values.size(), elements));
   }
   GgufBuilder& add(std::string_view key, const char* text) { return add(key, std::string(text)); }
 

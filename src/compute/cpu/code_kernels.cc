@@ -70,16 +70,20 @@ HWY_INLINE void multiply_rows(const Panel& panel, const CodedRows& x, std::size_
   const std::size_t x_groups = x.inputs / Codes::kGroup;
 
   VF total[kRows];
+  ESPALIER_UNROLL
   for (std::size_t r = 0; r < kRows; ++r) total[r] = hn::LoadU(df, sums + (row + r) * kLanes);
   for (std::size_t g = 0; g < inputs / Codes::kGroup; ++g) {
     VU codes[kQuads];
+    ESPALIER_UNROLL
     for (std::size_t q = 0; q < kQuads; ++q) {
       codes[q] = hn::Load(
           du, reinterpret_cast<const std::uint32_t*>(panel.codes) + (g * kQuads + q) * kLanes);
     }
     const VF scale = hn::Load(df, panel.scales + g * kLanes);
+    ESPALIER_UNROLL
     for (std::size_t r = 0; r < kRows; ++r) {
       VI dot = hn::Set(di, x_offsets[r * x_groups + g]);
+      ESPALIER_UNROLL
       for (std::size_t q = 0; q < kQuads; ++q) {
         std::int32_t four;
         std::memcpy(&four, x_codes + r * x.inputs + g * Codes::kGroup + q * 4, 4);
@@ -97,6 +101,7 @@ HWY_INLINE void multiply_rows(const Panel& panel, const CodedRows& x, std::size_
       }
     }
   }
+  ESPALIER_UNROLL
   for (std::size_t r = 0; r < kRows; ++r) hn::StoreU(total[r], df, sums + (row + r) * kLanes);
 }
 

@@ -26,21 +26,28 @@ HWY_INLINE void multiply_tile(const float* x, const float* w, std::size_t inputs
   const DF d;
   const std::size_t lanes = hn::Lanes(d);
   VF sums[kRows][kOutputs];
+  ESPALIER_UNROLL
   for (auto& row : sums) {
+    ESPALIER_UNROLL
     for (VF& sum : row) sum = hn::Zero(d);
   }
   std::size_t i = 0;
   for (; i + lanes <= inputs; i += lanes) {
     VF weights[kOutputs];
+    ESPALIER_UNROLL
     for (std::size_t o = 0; o < kOutputs; ++o) weights[o] = hn::LoadU(d, w + o * inputs + i);
+    ESPALIER_UNROLL
     for (std::size_t r = 0; r < kRows; ++r) {
       const VF activations = hn::LoadU(d, x + r * inputs + i);
+      ESPALIER_UNROLL
       for (std::size_t o = 0; o < kOutputs; ++o) {
         sums[r][o] = hn::MulAdd(weights[o], activations, sums[r][o]);
       }
     }
   }
+  ESPALIER_UNROLL
   for (std::size_t r = 0; r < kRows; ++r) {
+    ESPALIER_UNROLL
     for (std::size_t o = 0; o < kOutputs; ++o) {
       float sum = hn::GetLane(hn::SumOfLanes(d, sums[r][o]));
       for (std::size_t t = i; t < inputs; ++t) sum += x[r * inputs + t] * w[o * inputs + t];

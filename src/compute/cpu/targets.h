@@ -8,3 +8,11 @@
 
 #define HWY_WANT_AVX3_DL
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
+
+// Before a loop over something kept in registers: its trip count is known, and it must be unrolled
+// completely for its arrays to become registers.
+#if defined(__clang__)
+#define ESPALIER_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define ESPALIER_UNROLL _Pragma("GCC unroll 16")
+#endif

@@ -1,0 +1,191 @@
+#include "compute/cpu/cpu_ops.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "compute/cpu/attention.h"
+#include "compute/cpu/row_kernels.h"
+
+namespace espalier::cpu {
+namespace {
+
+using compute::Activation;
+using compute::Attention;
+using compute::KvType;
+using compute::KvView;
+using compute::Linear;
+using compute::Rope;
+using compute::RopePairs;
+using compute::Row;
+
+// The cosines and sines of one Rope at the positions of a pass: all layers turn by the same angles.
+struct RopeTable {
+  std::vector<double> frequencies;
+  double magnitude = 1;
+  std::vector<std::int32_t> positions;
+  std::vector<float> cosines;  // [positions, frequencies], magnitude included
+  std::vector<float> sines;
+};
+
+class CpuOps final : public compute::Ops {
+ public:
+  CpuOps(std::size_t threads, Activations activations)
+      : pool_(threads), activations_(activations) {}
+
+  void embed(std::span<const Row> rows, const pack::Matrix& table, float* y) override {
+    pool_.parallel_for(rows.size(), [&](std::size_t begin, std::size_t end, std::size_t) {
+      for (std::size_t r = begin; r < end; ++r) {
+        pack::decode_rows(table, static_cast<std::uint64_t>(rows[r].token), 1, y + r * table.cols);
+      }
+    });
+  }
+
+  void project(std::size_t rows, const float* x, const Linear& linear, float* y) override {
+    cpu::project(pool_, workspace(), x, rows, linear.weight, activations_, y);
+    if (linear.bias.empty()) return;
+    const std::size_t outputs = linear.bias.size();
+    for_rows(rows, outputs, [&](std::size_t r) {
+      row_kernels().add(linear.bias.data(), outputs, y + r * outputs);
+    });
+  }
+
+  void rms_norm(std::size_t rows, const float* x, std::span<const float> weight, float epsilon,
+                float* y) override {
+    const std::size_t width = weight.size();
+    for_rows(rows, width, [&](std::size_t r) {
+      row_kernels().rms_norm(x + r * width, weight.data(), width, epsilon, y + r * width);
+    });
+  }
+
+  void rope(std::span<const Row> rows, std::size_t heads, std::size_t head_dim, const Rope& rope,
+            float* x) override {
+    const RopeTable& table = rope_table(rows, rope);
+    const std::size_t pairs = rope.frequencies.size();
+    const auto turn = rope.pairs == RopePairs::kHalves ? row_kernels().rope_halves
+                                                       : row_kernels().rope_interleaved;
+    for_rows(rows.size(), heads * head_dim, [&](std::size_t r) {
+      for (std::size_t h = 0; h < heads; ++h) {
+        turn(table.cosines.data() + r * pairs, table.sines.data() + r * pairs, pairs,
+             x + (r * heads + h) * head_dim);
+      }
+    });
+  }
+
+  void store_kv(std::span<const Row> rows, const float* keys, const float* values,
+                const KvView& cache) override {
+    const std::size_t dim = cache.head_dim;
+    const auto store = [&](const float* from, std::byte* memory, std::size_t index) {
+      std::byte* to = memory + index * element_bytes(cache.type);
+      if (cache.type == KvType::kF32) {
+        std::memcpy(to, from, dim * sizeof(float));
+      } else {
+        row_kernels().narrow_half(from, dim, to);
+      }
+    };
+    for_rows(rows.size(), cache.kv_heads * dim, [&](std::size_t r) {
+      for (std::size_t h = 0; h < cache.kv_heads; ++h) {
+        const std::size_t index = cache.index(static_cast<std::size_t>(rows[r].sequence), h,
+                                              static_cast<std::size_t>(rows[r].position));
+        store(keys + (r * cache.kv_heads + h) * dim, cache.keys, index);
+        store(values + (r * cache.kv_heads + h) * dim, cache.values, index);
+      }
+    });
+  }
+
+  void attention(std::span<const Row> rows, const float* queries, const KvView& cache,
+                 const Attention& attention, float* y) override {
+    cpu::attention(pool_, workspace(), rows, queries, cache, attention, y);
+  }
+
+  void gate(std::size_t count, const float* gate, const float* up, Activation activation,
+            float* y) override {
+    for_elements(count, [&](std::size_t begin, std::size_t size) {
+      switch (activation) {
+        case Activation::kSilu:
+          row_kernels().silu_gate(gate + begin, up + begin, size, y + begin);
+      }
+    });
+  }
+
+  void add(std::size_t count, const float* x, float* y) override {
+    for_elements(count, [&](std::size_t begin, std::size_t size) {
+      row_kernels().add(x + begin, size, y + begin);
+    });
+  }
+
+ private:
+  // Fewer elements than this are done sooner by one thread than others wake up.
+  static constexpr std::size_t kShareFrom = 16384;
+
+  // body(row) for all rows of `width` elements.
+  template <typename Body>
+  void for_rows(std::size_t rows, std::size_t width, const Body& body) {
+    const auto part = [&](std::size_t begin, std::size_t end, std::size_t) {
+      for (std::size_t r = begin; r < end; ++r) body(r);
+    };
+    if (rows * width < kShareFrom) return part(0, rows, 0);
+    pool_.parallel_for(rows, part);
+  }
+
+  // body(begin, size) for parts of `count` elements.
+  template <typename Body>
+  void for_elements(std::size_t count, const Body& body) {
+    if (count < kShareFrom) return body(0, count);
+    pool_.parallel_for(
+        count, [&](std::size_t begin, std::size_t end, std::size_t) { body(begin, end - begin); });
+  }
+
+  // The table of `rope` at the positions of `rows`, computed if it is not the last one of that
+  // rope.
+  const RopeTable& rope_table(std::span<const Row> rows, const Rope& rope) {
+    const auto same_rope = [&](const RopeTable& t) {
+      return t.magnitude == rope.magnitude && t.frequencies == rope.frequencies;
+    };
+    auto table = std::find_if(rope_tables_.begin(), rope_tables_.end(), same_rope);
+    if (table == rope_tables_.end()) {
+      table = rope_tables_.begin() + static_cast<std::ptrdiff_t>(next_rope_table_);
+      next_rope_table_ = (next_rope_table_ + 1) % rope_tables_.size();
+      *table = {.frequencies = rope.frequencies, .magnitude = rope.magnitude};
+    }
+    const auto same_position = [](std::int32_t position, const Row& row) {
+      return position == row.position;
+    };
+    if (!std::equal(table->positions.begin(), table->positions.end(), rows.begin(), rows.end(),
+                    same_position)) {
+      fill(rows, *table);
+    }
+    return *table;
+  }
+
+  void fill(std::span<const Row> rows, RopeTable& table) {
+    const std::size_t pairs = table.frequencies.size();
+    table.positions.resize(rows.size());
+    table.cosines.resize(rows.size() * pairs);
+    table.sines.resize(rows.size() * pairs);
+    pool_.parallel_for(rows.size(), [&](std::size_t begin, std::size_t end, std::size_t) {
+      for (std::size_t r = begin; r < end; ++r) {
+        table.positions[r] = rows[r].position;
+        for (std::size_t i = 0; i < pairs; ++i) {
+          const double angle = rows[r].position * table.frequencies[i];
+          table.cosines[r * pairs + i] = static_cast<float>(std::cos(angle) * table.magnitude);
+          table.sines[r * pairs + i] = static_cast<float>(std::sin(angle) * table.magnitude);
+        }
+      }
+    });
+  }
+
+  ThreadPool pool_;
+  Activations activations_;
+  std::array<RopeTable, 4> rope_tables_;  // models have one or two
+  std::size_t next_rope_table_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<compute::Ops> make_ops(std::size_t threads, Activations activations) {
+  return std::make_unique<CpuOps>(threads, activations);
+}
+
+}  // namespace espalier::cpu

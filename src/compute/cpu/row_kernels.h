@@ -1,0 +1,32 @@
+// The operators of a layer that work on single rows or elements.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace espalier::cpu {
+
+struct RowKernels {
+  // y = x / √(mean(x²) + epsilon) ∘ weight; y may be x.
+  void (*rms_norm)(const float* x, const float* weight, std::size_t width, float epsilon, float* y);
+
+  // Turns pair i of `head` by the angle with `cosines[i]` and `sines[i]`. Pairs are (i, i + pairs),
+  // or (2i, 2i + 1).
+  void (*rope_halves)(const float* cosines, const float* sines, std::size_t pairs, float* head);
+  void (*rope_interleaved)(const float* cosines, const float* sines, std::size_t pairs,
+                           float* head);
+
+  // y = x · sigmoid(x) ∘ up; y may be x or up.
+  void (*silu_gate)(const float* x, const float* up, std::size_t count, float* y);
+
+  // y += x.
+  void (*add)(const float* x, std::size_t count, float* y);
+
+  // Rounds to IEEE half precision.
+  void (*narrow_half)(const float* from, std::size_t count, std::byte* to);
+};
+
+// Those of the best instruction set of this machine.
+[[nodiscard]] const RowKernels& row_kernels();
+
+}  // namespace espalier::cpu

@@ -1,0 +1,152 @@
+// espalier run and espalier logits as a user calls them, on a small random model.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "file/safetensors.h"
+#include "support/command.h"
+#include "support/files.h"
+#include "support/tiny_llama.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+class RunVerbs : public ::testing::Test {
+ protected:
+  RunVerbs() { test::tiny_llama().write(model_); }
+
+  static test::CommandResult espalier(std::vector<std::string> arguments,
+                                      std::string_view input = "") {
+    arguments.insert(arguments.begin(), ESPALIER_BINARY);
+    return test::run_command(arguments, input);
+  }
+
+  // The result of `run --json` on the model with these further arguments.
+  nlohmann::json run_json(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"run", "-m", model_, "--json"});
+    const test::CommandResult result = espalier(arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return nlohmann::json::parse(result.out);
+  }
+
+  // The one line of an input error.
+  static void expect_error(const test::CommandResult& result, const std::string& message) {
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_EQ(result.out, "");
+    EXPECT_EQ(result.err, "error: " + message + "\n");
+  }
+
+  test::TemporaryDirectory folder_;
+  std::string model_ = folder_ / "tiny.gguf";
+};
+
+TEST_F(RunVerbs, RunPrintsTextAndSpeeds) {
+  const auto result = espalier({"run", "-m", model_, "-p", "the rain", "-n", "5", "--temp", "0"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.out, EndsWith("\n"));
+  EXPECT_THAT(result.err, HasSubstr("prompt: 6 of 6 tokens"));
+  EXPECT_THAT(result.err, HasSubstr("generation: "));
+}
+
+TEST_F(RunVerbs, JsonSaysWhatWasDone) {
+  const auto result = run_json({"-p", "the rain", "-n", "5", "--temp", "0"});
+  EXPECT_EQ(result["prompt_tokens"], 6);
+  EXPECT_EQ(result["output_tokens"], result["tokens"].size());
+  EXPECT_TRUE(result["text"].is_string());
+  EXPECT_THAT(result["stop"].get<std::string>(), testing::AnyOf("token_limit", "end_token"));
+  EXPECT_GT(result["timings"]["prompt_seconds"], 0);
+}
+
+TEST_F(RunVerbs, TheSameSeedGivesTheSameTextForAnyNumberOfThreads) {
+  const auto with = [&](const char* seed, const char* threads) {
+    return run_json({"-p", "a b c", "-n", "20", "--temp", "1.5", "--top-k", "0", "--seed", seed,
+                     "--threads", threads})["tokens"];
+  };
+  const auto one = with("7", "1");
+  EXPECT_EQ(one, with("7", "2"));
+  EXPECT_EQ(one, with("7", "3"));
+  EXPECT_NE(one, with("8", "1"));
+}
+
+TEST_F(RunVerbs, PromptComesFromStandardInput) {
+  const auto result = espalier({"run", "-m", model_, "-p", "-", "-n", "1", "--json"}, "the rain");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(nlohmann::json::parse(result.out)["prompt_tokens"], 6);
+}
+
+TEST_F(RunVerbs, GenerationStopsWhereTheContextIsFull) {
+  const auto result = run_json({"-p", "abcd", "-n", "50", "--ctx", "8", "--temp", "1.5"});
+  EXPECT_LE(result["output_tokens"], 5);  // the last one is not fed back
+}
+
+TEST_F(RunVerbs, WrongPromptsAreInputErrors) {
+  expect_error(espalier({"run", "-m", model_, "-p", ""}),
+               "the prompt is empty: it has no token to start from");
+  expect_error(espalier({"run", "-m", model_, "-p", "abcdefgh", "--ctx", "7"}),
+               "the prompt has 8 tokens, but the context holds 7; see --ctx");
+  const std::string output = folder_ / "x";
+  expect_error(espalier({"logits", model_, "--tokens", "1,300", "-o", output}),
+               "token 1 is 300, expected 0 to 299, the vocabulary of " + model_);
+  expect_error(espalier({"logits", model_, "--tokens", "1,-1", "-o", output}),
+               "token 1 is -1, expected 0 to 299, the vocabulary of " + model_);
+  expect_error(espalier({"logits", model_, "--tokens", "1,b", "-o", output}),
+               "--tokens: found 'b', expected a token id");
+}
+
+TEST_F(RunVerbs, AVocabularyLargerThanTheEmbeddingIsAnError) {
+  const std::string path = folder_ / "wrong.gguf";
+  test::tiny_llama({.rows = 299}).write(path);
+  expect_error(espalier({"run", "-m", path, "-p", "a"}),
+               path + ": the vocabulary has 300 tokens, but the embedding only 299 rows");
+}
+
+TEST_F(RunVerbs, WrongCommandLinesExitWith2) {
+  EXPECT_EQ(espalier({"run", "-m", model_}).exit_code, 2);
+  EXPECT_EQ(espalier({"run", "-m", model_, "-p", "a", "--temp", "-1"}).exit_code, 2);
+  EXPECT_EQ(espalier({"run", "-m", model_, "-p", "a", "--frobnicate"}).exit_code, 2);
+  EXPECT_EQ(espalier({"fly"}).exit_code, 2);
+  EXPECT_EQ(espalier({}).exit_code, 2);
+  EXPECT_EQ(espalier({"logits", model_, "-p", "a", "--tokens", "1", "-o", "x"}).exit_code, 2);
+  EXPECT_EQ(espalier({"run", "-m", folder_ / "none.gguf", "-p", "a"}).exit_code, 2);
+}
+
+TEST_F(RunVerbs, VersionAndHelp) {
+  EXPECT_THAT(espalier({"--version"}).out, StartsWith("espalier 0."));
+  for (const char* verb : {"run", "logits", "inspect", "tokenize"}) {
+    const auto help = espalier({verb, "--help"});
+    EXPECT_EQ(help.exit_code, 0);
+    EXPECT_THAT(help.out, HasSubstr("--help")) << verb;
+  }
+}
+
+TEST_F(RunVerbs, LogitsOfATextOfTokensAndOfAFileAreEqual) {
+  const auto logits_of = [&](std::vector<std::string> input, const std::string& backend) {
+    const std::string path = folder_ / "logits.safetensors";
+    input.insert(input.begin(), {"logits", model_, "-o", path, "--backend", backend});
+    const auto result = espalier(input);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    const auto file = file::Safetensors::open(path);
+    EXPECT_TRUE(file);
+    const auto* logits = file->find("logits");
+    EXPECT_EQ(logits->shape, (std::vector<std::uint64_t>{3, 300}));
+    EXPECT_EQ(file->find("tokens")->shape, std::vector<std::uint64_t>{3});
+    std::vector<float> values(900);
+    std::memcpy(values.data(), logits->data.data(), logits->data.size());
+    return values;
+  };
+  const std::string list = folder_ / "tokens.txt";
+  test::write_file(list, "97, 98\n99\n");
+  const auto reference = logits_of({"-p", "abc"}, "reference");
+  EXPECT_EQ(reference, logits_of({"--tokens", "97,98,99"}, "reference"));
+  EXPECT_EQ(reference, logits_of({"--tokens-file", list}, "reference"));
+  const auto cpu = logits_of({"-p", "abc"}, "cpu");
+  for (std::size_t i = 0; i < cpu.size(); ++i) EXPECT_NEAR(cpu[i], reference[i], 0.02);
+}
+
+}  // namespace
+}  // namespace espalier

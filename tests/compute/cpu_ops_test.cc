@@ -1,0 +1,231 @@
+// The CPU backend against the reference backend, operator by operator, with every instruction set
+// that this machine can run.
+#include "compute/cpu/cpu_ops.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "compute/cpu/targets.h"
+#include "compute/reference/reference.h"
+#include "hwy/highway.h"
+
+namespace espalier::cpu {
+namespace {
+
+using compute::Activation;
+using compute::Attention;
+using compute::KvType;
+using compute::KvView;
+using compute::Rope;
+using compute::RopePairs;
+using compute::Row;
+
+class CpuOpsTest : public testing::TestWithParam<std::int64_t> {
+ protected:
+  CpuOpsTest() { hwy::SetSupportedTargetsForTest(GetParam()); }
+  ~CpuOpsTest() override { hwy::SetSupportedTargetsForTest(0); }
+
+  std::vector<float> numbers(std::size_t count, float largest = 1) {
+    std::vector<float> values(count);
+    for (float& value : values) {
+      value = std::uniform_real_distribution<float>(-largest, largest)(random_);
+    }
+    return values;
+  }
+
+  std::mt19937 random_{7};
+  std::unique_ptr<compute::Ops> reference_ = reference::make_ops();
+  std::unique_ptr<compute::Ops> one_ = make_ops(1);
+  std::unique_ptr<compute::Ops> three_ = make_ops(3);
+};
+
+void expect_near(const std::vector<float>& found, const std::vector<float>& expected,
+                 float tolerance) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    ASSERT_NEAR(found[i], expected[i], tolerance * (1 + std::abs(expected[i]))) << i;
+  }
+}
+
+TEST_P(CpuOpsTest, RmsNorm) {
+  for (const std::size_t width : {1, 7, 64, 576, 1001}) {
+    for (const std::size_t rows : {1, 3, 40}) {
+      const std::vector<float> x = numbers(rows * width, 100);
+      const std::vector<float> weight = numbers(width);
+      std::vector<float> expected(x.size());
+      std::vector<float> y(x.size());
+      std::vector<float> in_place = x;
+      reference_->rms_norm(rows, x.data(), weight, 1e-5f, expected.data());
+      one_->rms_norm(rows, x.data(), weight, 1e-5f, y.data());
+      three_->rms_norm(rows, in_place.data(), weight, 1e-5f, in_place.data());
+      expect_near(y, expected, 1e-6f);
+      EXPECT_EQ(in_place, y);
+    }
+  }
+}
+
+TEST_P(CpuOpsTest, Rope) {
+  for (const RopePairs kind : {RopePairs::kHalves, RopePairs::kInterleaved}) {
+    for (const std::size_t pairs : {1, 5, 16, 32, 45}) {
+      const std::size_t head_dim = 2 * pairs + 6;
+      Rope rope = {.pairs = kind, .magnitude = 1.25};
+      for (std::size_t i = 0; i < pairs; ++i) rope.frequencies.push_back(std::pow(0.7, i));
+      // The second list has other positions, the third other rows: no angle may be left over.
+      for (const std::int32_t first : {0, 4000, 4001}) {
+        std::vector<Row> rows(first == 4001 ? 3 : 90);
+        for (std::size_t r = 0; r < rows.size(); ++r) {
+          rows[r].position = first + static_cast<std::int32_t>(r);
+        }
+        const std::vector<float> x = numbers(rows.size() * 5 * head_dim);
+        std::vector<float> expected = x;
+        std::vector<float> y = x;
+        std::vector<float> y3 = x;
+        reference_->rope(rows, 5, head_dim, rope, expected.data());
+        one_->rope(rows, 5, head_dim, rope, y.data());
+        three_->rope(rows, 5, head_dim, rope, y3.data());
+        expect_near(y, expected, 1e-6f);
+        EXPECT_EQ(y, y3);
+      }
+    }
+  }
+}
+
+TEST_P(CpuOpsTest, GateAndAdd) {
+  for (const std::size_t count : {1, 15, 64, 1000, 40001}) {
+    std::vector<float> gate = numbers(count, 30);
+    gate[0] = 200;
+    gate[count / 2] = -200;
+    gate[count - 1] = -88.5f;
+    const std::vector<float> up = numbers(count);
+    std::vector<float> expected(count);
+    std::vector<float> y(count);
+    std::vector<float> in_place = gate;
+    reference_->gate(count, gate.data(), up.data(), Activation::kSilu, expected.data());
+    one_->gate(count, gate.data(), up.data(), Activation::kSilu, y.data());
+    three_->gate(count, in_place.data(), up.data(), Activation::kSilu, in_place.data());
+    expect_near(y, expected, 2e-6f);
+    EXPECT_EQ(in_place, y);
+
+    std::vector<float> sum = up;
+    std::vector<float> sum3 = up;
+    reference_->add(count, gate.data(), expected.data());
+    one_->add(count, gate.data(), sum.data());
+    three_->add(count, gate.data(), sum3.data());
+    for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(sum[i], up[i] + gate[i]);
+    EXPECT_EQ(sum3, sum);
+  }
+}
+
+TEST_P(CpuOpsTest, EmbedAndProjectWithBias) {
+  const std::vector<float> table = numbers(50 * 64);
+  const pack::Matrix w =
+      *pack::block_matrix(*pack::find_format("F32"), 50, 64, std::as_bytes(std::span(table)));
+  const std::vector<Row> rows = {{.token = 49}, {.token = 0}, {.token = 7}};
+  std::vector<float> x(3 * 64);
+  three_->embed(rows, w, x.data());
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    ASSERT_EQ(x[i], table[static_cast<std::size_t>(rows[i / 64].token) * 64 + i % 64]);
+  }
+  const compute::Linear linear = {.weight = w, .bias = numbers(50)};
+  std::vector<float> expected(3 * 50);
+  std::vector<float> y(3 * 50);
+  reference_->project(3, x.data(), linear, expected.data());
+  three_->project(3, x.data(), linear, y.data());
+  expect_near(y, expected, 1e-5f);
+}
+
+struct AttentionCase {
+  std::size_t heads, kv_heads, head_dim, window;
+  KvType type;
+};
+
+// Two sequences of `capacity` positions, filled through store_kv.
+class Cache {
+ public:
+  Cache(const AttentionCase& c, std::size_t capacity)
+      : keys_(2 * c.kv_heads * capacity * c.head_dim * element_bytes(c.type)),
+        values_(keys_.size()) {
+    view = {.type = c.type,
+            .keys = keys_.data(),
+            .values = values_.data(),
+            .kv_heads = c.kv_heads,
+            .head_dim = c.head_dim,
+            .capacity = capacity};
+  }
+  KvView view;
+  [[nodiscard]] const std::vector<std::byte>& keys() const { return keys_; }
+
+ private:
+  std::vector<std::byte> keys_, values_;
+};
+
+class CpuAttentionTest : public CpuOpsTest {
+ protected:
+  static constexpr std::size_t kPositions = 1100;
+
+  void check(const AttentionCase& c) {
+    Cache cache(c, kPositions);
+    Cache reference_cache(c, kPositions);
+    std::vector<Row> all;
+    for (std::int32_t s = 0; s < 2; ++s) {
+      for (std::size_t p = 0; p < kPositions; ++p) {
+        all.push_back({.sequence = s, .position = static_cast<std::int32_t>(p)});
+      }
+    }
+    const std::vector<float> keys = numbers(all.size() * c.kv_heads * c.head_dim, 2);
+    const std::vector<float> values = numbers(keys.size());
+    reference_->store_kv(all, keys.data(), values.data(), reference_cache.view);
+    three_->store_kv(all, keys.data(), values.data(), cache.view);
+    ASSERT_EQ(cache.keys(), reference_cache.keys());
+
+    const Attention attention = {.heads = c.heads,
+                                 .kv_heads = c.kv_heads,
+                                 .head_dim = c.head_dim,
+                                 .scale = 1 / std::sqrt(static_cast<float>(c.head_dim)),
+                                 .window = c.window};
+    // A prefill of one sequence in the middle of which the other decodes.
+    std::vector<Row> rows;
+    for (std::int32_t p = 0; p < 70; ++p) rows.push_back({.sequence = 0, .position = p});
+    rows.push_back({.sequence = 1, .position = 1099});
+    for (std::int32_t p = 500; p < 530; ++p) rows.push_back({.sequence = 0, .position = p});
+    rows.push_back({.sequence = 1, .position = 1024});
+    const std::size_t width = c.heads * c.head_dim;
+    const std::vector<float> queries = numbers(rows.size() * width, 3);
+    std::vector<float> expected(queries.size());
+    std::vector<float> y(queries.size());
+    std::vector<float> y3(queries.size());
+    reference_->attention(rows, queries.data(), cache.view, attention, expected.data());
+    one_->attention(rows, queries.data(), cache.view, attention, y.data());
+    three_->attention(rows, queries.data(), cache.view, attention, y3.data());
+    expect_near(y, expected, 1e-5f);
+    EXPECT_EQ(y, y3);
+
+    // Each row alone, as in decode.
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      std::vector<float> alone(width);
+      three_->attention({&rows[r], 1}, queries.data() + r * width, cache.view, attention,
+                        alone.data());
+      ASSERT_EQ(std::memcmp(alone.data(), y.data() + r * width, width * sizeof(float)), 0) << r;
+    }
+  }
+};
+
+TEST_P(CpuAttentionTest, GroupsOfThree) { check({9, 3, 64, 0, KvType::kF16}); }
+TEST_P(CpuAttentionTest, FloatCacheAndOddSizes) { check({4, 4, 7, 0, KvType::kF32}); }
+TEST_P(CpuAttentionTest, HalfCacheAndOddSizes) { check({2, 1, 37, 0, KvType::kF16}); }
+TEST_P(CpuAttentionTest, Window) { check({4, 1, 32, 100, KvType::kF16}); }
+TEST_P(CpuAttentionTest, WindowOfOne) { check({2, 2, 16, 1, KvType::kF32}); }
+TEST_P(CpuAttentionTest, WideHeads) { check({2, 1, 256, 512, KvType::kF16}); }
+
+INSTANTIATE_TEST_SUITE_P(Targets, CpuOpsTest,
+                         testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
+                         [](const auto& target) { return hwy::TargetName(target.param); });
+INSTANTIATE_TEST_SUITE_P(Targets, CpuAttentionTest,
+                         testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
+                         [](const auto& target) { return hwy::TargetName(target.param); });
+
+}  // namespace
+}  // namespace espalier::cpu
