@@ -51,11 +51,11 @@ Status check_text(const JsonObject& object, std::string_view key, std::string_vi
                      key, printable(*text), expected);
 }
 
-Result<QuantizationConfig> parse_exl3(const JsonObject& object) {
+Status read_exl3(const JsonObject& object, Exl3Config& config) {
   ESPALIER_TRY(const auto bits, object.number("bits"));
   ESPALIER_TRY(const auto head_bits, object.number("head_bits"));
-  return QuantizationConfig(
-      Exl3Config{.bits = bits.value_or(0), .head_bits = head_bits.value_or(0)});
+  config = {.bits = bits.value_or(0), .head_bits = head_bits.value_or(0)};
+  return {};
 }
 
 struct MlxModeInfo {
@@ -94,21 +94,19 @@ Result<MlxScheme> parse_mlx_scheme(const JsonObject& object) {
                      scheme.bits, scheme.group_size, info->name);
 }
 
-Result<QuantizationConfig> parse_mlx(const JsonObject& object) {
-  MlxConfig config;
+Status read_mlx(const JsonObject& object, MlxConfig& config) {
   ESPALIER_TRY(config.standard, parse_mlx_scheme(object));
   for (const auto& [key, value] : object.json().items()) {
     if (!value.is_object()) continue;  // `false`, an unquantized module, has no scales either
     ESPALIER_TRY(const auto module, object.object(key));
     ESPALIER_TRY(config.overrides[key], parse_mlx_scheme(*module));
   }
-  return QuantizationConfig(std::move(config));
+  return {};
 }
 
-Result<QuantizationConfig> parse_gptq(const JsonObject& object) {
+Status read_gptq(const JsonObject& object, GptqConfig& config) {
   ESPALIER_CHECK(check_four_bits(object, "bits"));
   ESPALIER_CHECK(check_text(object, "pack_dtype", "int32"));
-  GptqConfig config;
   ESPALIER_TRY(config.group_size, group_size(object, "group_size"));
   ESPALIER_TRY(const auto act_order, object.boolean("desc_act"));
   config.act_order = act_order.value_or(false);
@@ -124,10 +122,10 @@ Result<QuantizationConfig> parse_gptq(const JsonObject& object) {
                        object.where(), printable(name));
   }
   config.layout = name == "gptq" ? pack::Int4Layout::kGptqV1 : pack::Int4Layout::kGptqV2;
-  return QuantizationConfig(config);
+  return {};
 }
 
-Result<QuantizationConfig> parse_awq(const JsonObject& object) {
+Status read_awq(const JsonObject& object, AwqConfig& config) {
   ESPALIER_CHECK(check_four_bits(object, object.find("bits") != nullptr ? "bits" : "w_bit"));
   ESPALIER_CHECK(
       check_text(object, object.find("version") != nullptr ? "version" : "format", "gemm"));
@@ -135,11 +133,10 @@ Result<QuantizationConfig> parse_awq(const JsonObject& object) {
   if (!zero_point.value_or(true)) {
     return input_error("{}: zero_point is false, expected true", object.where());
   }
-  AwqConfig config;
   ESPALIER_TRY(
       config.group_size,
       group_size(object, object.find("group_size") != nullptr ? "group_size" : "q_group_size"));
-  return QuantizationConfig(config);
+  return {};
 }
 
 Result<CompressedTensorsConfig::Group> parse_compressed_group(const JsonObject& object) {
@@ -171,7 +168,7 @@ Result<CompressedTensorsConfig::Group> parse_compressed_group(const JsonObject& 
   return group;
 }
 
-Result<QuantizationConfig> parse_compressed_tensors(const JsonObject& object) {
+Status read_compressed_tensors(const JsonObject& object, CompressedTensorsConfig& config) {
   ESPALIER_TRY(const auto format, object.string("format"));
   if (format && *format != "pack-quantized" && *format != "mixed-precision") {
     return input_error("{}: format is '{}', expected 'pack-quantized' (W4A16)", object.where(),
@@ -190,28 +187,47 @@ Result<QuantizationConfig> parse_compressed_tensors(const JsonObject& object) {
   }
   ESPALIER_TRY(const JsonObject groups,
                required(object, "config_groups", object.object("config_groups")));
-  CompressedTensorsConfig config;
   for (const auto& [key, value] : groups.json().items()) {
     ESPALIER_TRY(const JsonObject group, required(groups, key, groups.object(key)));
     ESPALIER_TRY(const auto parsed, parse_compressed_group(group));
     config.groups.push_back(parsed);
   }
   if (config.groups.empty()) return input_error("{}: is empty", groups.where());
-  return QuantizationConfig(std::move(config));
+  return {};
+}
+
+// Reads the object of one method into its struct.
+template <typename Config, Status (*kRead)(const JsonObject&, Config&)>
+Status read_as(const JsonObject& object, QuantizationConfig& config) {
+  return kRead(object, config.emplace<Config>());
 }
 
 struct Method {
   std::string_view name;
-  Result<QuantizationConfig> (*parse)(const JsonObject& object);
+  Status (*read)(const JsonObject& object, QuantizationConfig& config);
 };
 
 constexpr auto kMethods = std::to_array<Method>({
-    {"exl3", parse_exl3},
-    {"mlx", parse_mlx},
-    {"gptq", parse_gptq},
-    {"awq", parse_awq},
-    {"compressed-tensors", parse_compressed_tensors},
+    {"exl3", read_as<Exl3Config, read_exl3>},
+    {"mlx", read_as<MlxConfig, read_mlx>},
+    {"gptq", read_as<GptqConfig, read_gptq>},
+    {"awq", read_as<AwqConfig, read_awq>},
+    {"compressed-tensors", read_as<CompressedTensorsConfig, read_compressed_tensors>},
 });
+
+// Reads an object of the method of that name.
+Result<QuantizationConfig> read_method(const JsonObject& object, std::string_view name) {
+  for (const Method& method : kMethods) {
+    if (method.name != name) continue;
+    QuantizationConfig config;
+    ESPALIER_CHECK(method.read(object, config));
+    return config;
+  }
+  return input_error(
+      "{}: quant_method '{}' is not supported: take the unquantized weights, a GGUF file, or a "
+      "pack in EXL3, MLX, GPTQ, AWQ or compressed-tensors (W4A16) form",
+      object.where(), printable(name));
+}
 
 }  // namespace
 
@@ -223,7 +239,7 @@ const MlxScheme& MlxConfig::scheme(std::string_view module) const {
 Result<QuantizationConfig> parse_quantization_config(const JsonObject& config) {
   // MLX writes its own key first and repeats it under the common one.
   ESPALIER_TRY(const auto mlx, config.object("quantization"));
-  if (mlx) return parse_mlx(*mlx);
+  if (mlx) return read_method(*mlx, "mlx");
   ESPALIER_TRY(auto object, config.object("quantization_config"));
   if (!object) {
     ESPALIER_TRY(object, config.object("compression_config"));
@@ -231,17 +247,11 @@ Result<QuantizationConfig> parse_quantization_config(const JsonObject& config) {
   if (!object) return QuantizationConfig();
   ESPALIER_TRY(const std::string name,
                required(*object, "quant_method", object->string("quant_method")));
-  for (const Method& method : kMethods) {
-    if (method.name == name) return method.parse(*object);
-  }
-  return input_error(
-      "{}: quant_method '{}' is not supported: take the unquantized weights, a GGUF file, or a "
-      "pack in EXL3, MLX, GPTQ, AWQ or compressed-tensors (W4A16) form",
-      object->where(), printable(name));
+  return read_method(*object, name);
 }
 
 Result<QuantizationConfig> parse_gptq_config(const JsonObject& config) {
-  return parse_gptq(config);
+  return read_method(config, "gptq");
 }
 
 }  // namespace espalier::file
