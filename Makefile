@@ -1,6 +1,6 @@
 # The commands of a day's work; `make` alone lists them. Everything built lies under build/.
 
-PROMPT ?= An espalier is a fruit tree that
+PROMPT ?= The old gardener looked at the apple tree and said:
 MODEL ?=
 FUZZ_SECONDS ?= 60
 SETUP ?= scripts/setup

@@ -540,9 +540,12 @@ std::vector<std::string> HfDirectory::modules() const {
   std::set<std::string> names;
   for (const auto& [name, place] : tensors_) {
     for (const std::string_view suffix : kForms) {
-      // A shard's name ends like a table's own.
-      if (!name.ends_with(suffix) || (suffix == kExl3 && name.ends_with(kExl3Shard))) continue;
-      names.emplace(name.substr(0, name.size() - suffix.size()));
+      if (!name.ends_with(suffix)) continue;
+      const std::string_view module = name.substr(0, name.size() - suffix.size());
+      const std::size_t last_dot = module.rfind('.');
+      const bool shard = suffix == kExl3 && last_dot != std::string_view::npos &&
+                         module.substr(last_dot).starts_with(".shard_");
+      if (!shard) names.emplace(module);
     }
   }
   return {names.begin(), names.end()};
@@ -559,10 +562,11 @@ Result<std::optional<pack::Matrix>> HfDirectory::find_matrix(std::string_view mo
     }
     form = suffix;
   }
-  if (form.empty()) return std::optional<pack::Matrix>();
+  if (form.empty() && find(module) == nullptr) return std::optional<pack::Matrix>();
 
   const auto build = [&]() -> Result<pack::Matrix> {
     const SafetensorsTensor& tensor = *parts.find(form);
+    if (form.empty()) return plain_matrix(*this, tensor);
     if (form == kInt4) return gptq_or_awq_matrix(parts);
     if (form == kCompressed) return compressed_matrix(parts);
     if (form == kPlain) {

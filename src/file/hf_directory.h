@@ -50,6 +50,7 @@ class HfDirectory {
 
   // The weights of `module` in whatever form they are stored:
   //   .weight F32, F16 or BF16                        plain; leading dimensions become rows
+  //   a tensor with the very name of the module       the same (stacked experts)
   //   .weight U32, .scales, .biases                   MLX; the same (.global_scale: NVFP4)
   //   .trellis, .suh, .svh (.su, .sv), .mcg or .mul1  EXL3, with the padded sizes
   //   .trellis, .signs                                EXL3 embedding table, padded to 256 columns

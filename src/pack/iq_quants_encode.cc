@@ -212,7 +212,7 @@ SignedCodes<kGroups, kParts> search_signed(const float* values, const Grid& grid
     return fit;
   };
   const float top = *std::max_element(grid.coordinates.begin(), grid.coordinates.end());
-  const Sweep sweep{0.6f * top, 1.8f * top, 24};
+  const Sweep sweep{1.8f * top, 0.6f * top, 24};
   std::array<float, kGroups> ideal{};
   for (std::size_t g = 0; g < kGroups; ++g) {
     const std::span group(values + g * kUnits * 8, kUnits * 8);
@@ -322,7 +322,7 @@ ShiftedCodes<kGroups> search_shifted(const float* values, std::size_t shift_run)
     }
     return fit;
   };
-  const Sweep sweep{0.8f, 4.0f, 32};
+  const Sweep sweep{4.0f, 0.8f, 32};
   std::array<float, kGroups> ideal{};
   for (std::size_t g = 0; g < kGroups; ++g) {
     const std::span group(values + g * kVectors * 8, kVectors * 8);
@@ -355,7 +355,7 @@ float nearest_iq4(float value) {
   return level;
 }
 
-constexpr Sweep kIq4Sweeps[] = {{100, 122, 22}, {-105, -140, 35}};
+constexpr Sweep kIq4Sweeps[] = {{-140, -105, 35}, {122, 100, 22}};
 
 float iq4_ideal(std::span<const float> group) {
   return ideal_scale(largest_magnitude(group), kIq4Sweeps,

@@ -1,6 +1,5 @@
 // The encoders of the K-quants: searches for the codes of least squared error.
 #include <algorithm>
-#include <numeric>
 
 #include "pack/k_quants.h"
 #include "pack/scale_search.h"
@@ -269,7 +268,7 @@ BlockQ2_K BlockQ2_K::encode(const float* values) {
 
 BlockQ3_K BlockQ3_K::encode(const float* values) {
   static constexpr auto kMultipliers = consecutive<64>(-32);
-  static constexpr Sweep kSweeps[] = {{2.5f, 4.5f, 20}, {-2.5f, -5.0f, 20}};
+  static constexpr Sweep kSweeps[] = {{-5.0f, -2.5f, 20}, {4.5f, 2.5f, 20}};
   const SymmetricCodes found = search_symmetric(values, {-4, 3}, kMultipliers, kSweeps);
   BlockQ3_K block{};
   block.scale = found.scales.scale;
@@ -314,7 +313,7 @@ BlockQ5_K BlockQ5_K::encode(const float* values) {
 
 BlockQ6_K BlockQ6_K::encode(const float* values) {
   static constexpr auto kMultipliers = consecutive<256>(-128);
-  static constexpr Sweep kSweeps[] = {{30.0f, 32.5f, 20}, {-30.5f, -33.0f, 20}};
+  static constexpr Sweep kSweeps[] = {{-33.0f, -30.5f, 20}, {32.5f, 30.0f, 20}};
   const SymmetricCodes found = search_symmetric(values, {-32, 31}, kMultipliers, kSweeps);
   BlockQ6_K block{};
   block.scale = found.scales.scale;

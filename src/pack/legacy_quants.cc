@@ -54,6 +54,7 @@ ScaleAndMinimum encode_range(const float* values, int top, std::uint8_t* codes) 
   const auto [least, greatest] = std::minmax_element(values, values + 32);
   const float minimum = *least;
   const float scale = (*greatest - minimum) / static_cast<float>(top);
+  if (std::isinf(scale)) return {float_to_half(scale), float_to_half(minimum)};
   const float inverse_scale = inverse(scale);
   for (int i = 0; i < 32; ++i) {
     const float shifted = (values[i] - minimum) * inverse_scale + 0.5f;
@@ -85,7 +86,7 @@ void BlockQ4_1::decode(float* out) const {
 
 BlockQ4_1 BlockQ4_1::encode(const float* values) {
   BlockQ4_1 block{};
-  std::uint8_t codes[32];
+  std::uint8_t codes[32] = {};
   const auto [scale, minimum] = encode_range(values, 15, codes);
   block.scale = scale;
   block.minimum = minimum;
@@ -118,7 +119,7 @@ void BlockQ5_1::decode(float* out) const {
 
 BlockQ5_1 BlockQ5_1::encode(const float* values) {
   BlockQ5_1 block{};
-  std::uint8_t codes[32];
+  std::uint8_t codes[32] = {};
   const auto [scale, minimum] = encode_range(values, 31, codes);
   block.scale = scale;
   block.minimum = minimum;

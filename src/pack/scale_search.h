@@ -85,7 +85,9 @@ struct IntegerLevels {
 };
 
 // Where a search for a scale starts: so that the group's extreme value falls on level `from`, then
-// on levels up to `to`, in `steps` equal steps. Negative levels give negative scales.
+// on further levels up to `to`, in `steps` equal steps. Negative levels give negative scales. Of
+// scales that do equally well the first one counts, so that sweeps begin with the smallest scales
+// (the outermost levels), which leave the super-block's scale finer.
 struct Sweep {
   float from;
   float to;
@@ -107,7 +109,7 @@ float ideal_scale(float extreme, std::span<const Sweep> sweeps, const FitAt& fit
       for (int round = 0; round < 2 && t * start > 0; ++round) {
         const Fit fit = fit_at(t);
         t = fit.best_scale();
-        if (t * start > 0 && fit.gain(t) > best_gain) {
+        if (t * start > 0 && fit.gain(t) > best_gain * 1.000001f) {
           best_gain = fit.gain(t);
           best = t;
         }

@@ -47,6 +47,7 @@ def main():
                     for rows in (1, 4, 17):
                         tensors[f"{case}.y{rows}"] = source[f"{case}.y_m{rows}"][:, :128]
     save_file({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, OUT)
+    OUT.chmod(0o644)
     print(f"{OUT}: {OUT.stat().st_size} bytes")
 
 

@@ -187,6 +187,12 @@ def edge_values():
     return np.array(rows, np.float32)
 
 
+def outliers(random):
+    """Normal values, every few hundredth of them far out."""
+    values = random.standard_normal((8, 512))
+    return (values + 50 * np.sign(values) * (random.random(values.shape) < 0.003)).astype(np.float32)
+
+
 def write_safetensors(path, arrays):
     types = {"float32": "F32", "float64": "F64", "uint8": "U8", "uint64": "U64"}
     header, offset = {}, 0
@@ -218,6 +224,7 @@ def main():
         "heavy": (random.standard_t(2.5, (8, 512)) * 0.02).astype(np.float32),
         "weights": real_weights(arguments.model, 8, 512),
         "edge": edge_values(),
+        "outliers": outliers(np.random.default_rng(21)),
     }
     arrays = {}
     for name, (number, block_values, block_bytes, _) in FORMATS.items():
@@ -228,7 +235,7 @@ def main():
         arrays[name + ".digest"] = np.array(
             [DIGEST_BLOCKS, digest(decode(ggml, name, bulk))], np.uint64)
         for kind, values in inputs.items():
-            if name in EXACT_ENCODERS:
+            if name in EXACT_ENCODERS and kind != "outliers":
                 arrays[f"{name}.encoded.{kind}"] = encode(ggml, name, values)
             elif name in SEARCHING_ENCODERS and kind != "edge":
                 bytes_ = encode_by_ggml(ggml, name, values).reshape(-1, block_bytes)

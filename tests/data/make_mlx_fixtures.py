@@ -1,20 +1,21 @@
 #!/usr/bin/env python3
 """Makes tests/data/formats/mlx.safetensors: what MLX makes of its packed formats.
 
-    pip install numpy "mlx[cpu]==0.32.4"
+    pip install numpy safetensors "mlx[cpu]==0.32.4"
     python make_mlx_fixtures.py
 
 input.TYPE F32 [rows, cols] holds values that TYPE (f16, bf16, f32) can represent. For a case
 NAME.TYPE, where NAME is a format of Espalier, the file has what mlx.quantize gives for an array of
-that type (.codes, .scales, .biases), .dequantized (mlx.dequantize, in its own type) and
-.product F32 [3, rows]: x F32 [3, cols] times the matrix, by mlx.quantized_matmul. NVFP4 also comes
-with a tensor scale (.global_scale). Cases NAME.random hold random bits, .scales with negative or
-special ones, and .decoded F32.
+that type (.codes, .scales, .biases), .dequantized (by mlx.dequantize) and .product F32 [3, rows]: x
+F32 [3, cols] times the matrix, by mlx.quantized_matmul. NVFP4 also comes with a tensor scale
+(.global_scale). Cases NAME.random hold random bits, .scales with negative or special ones, and
+.decoded F32. numpy has no BF16: the bits of such tensors are stored as U16.
 """
 import pathlib
 
 import mlx.core as mx
 import numpy as np
+from safetensors.numpy import save_file
 
 OUT = pathlib.Path(__file__).parent / "formats" / "mlx.safetensors"
 TYPES = {"f16": mx.float16, "bf16": mx.bfloat16, "f32": mx.float32}
@@ -79,7 +80,9 @@ def main():
         tensors.update({f"{case}.codes": mx.array(codes), f"{case}.scales": mx.array(scales)})
         tensors[f"{case}.decoded"] = mx.dequantize(tensors[f"{case}.codes"], tensors[f"{case}.scales"],
                                                    mode=mode, dtype=mx.float32)
-    mx.save_safetensors(str(OUT), tensors)
+    save_file({name: np.array(tensor.view(mx.uint16) if tensor.dtype == mx.bfloat16 else tensor)
+               for name, tensor in tensors.items()}, OUT)
+    OUT.chmod(0o644)
     print(f"{OUT}: {OUT.stat().st_size} bytes, mlx {mx.__version__}")
 
 

@@ -120,7 +120,7 @@ TEST_P(GgufFormat, DecodesRowsFromTheMiddle) {
 TEST_P(GgufFormat, EncodesAsWellAsTheReference) {
   ASSERT_NE(format().encode, nullptr);
   bool compared = name() == "F32";
-  for (const std::string input : {"gaussian", "heavy", "weights", "edge"}) {
+  for (const std::string input : {"gaussian", "heavy", "weights", "edge", "outliers"}) {
     const auto values = fixture().get<float>("input." + input);
     const std::uint64_t rows = fixture().shape("input." + input)[0];
     const auto packed = format().encode(format(), values, rows, values.size() / rows);
@@ -243,9 +243,10 @@ TEST_P(GgufFormat, RefusesWhatIsNotFinite) {
 TEST_P(GgufFormat, RefusesWhatItsScaleCannotHold) {
   const std::string n = name();
   const bool holds = n == "F32" || n == "BF16" || n == "MXFP4" || n == "NVFP4" || n == "Q8_K";
-  for (const float huge : {3e10f, -1e30f}) {
+  for (const float huge : {3e10f, -1e30f, 3e38f}) {
     auto values = gaussian(2 * 512, 1, 5);
     values[512 + 300] = huge;
+    values[512 + 301] = -huge;  // at 3e38 their difference overflows
     const auto packed = format().encode(format(), values, 2, 512);
     EXPECT_EQ(static_cast<bool>(packed), holds);
     if (packed || holds) continue;
