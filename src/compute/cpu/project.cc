@@ -6,6 +6,7 @@
 
 #include "compute/cpu/float_kernels.h"
 #include "compute/cpu/panel.h"
+#include "pack/exl3.h"
 
 namespace espalier::cpu {
 namespace {
@@ -115,11 +116,33 @@ void project_float(ThreadPool& pool, Workspace& workspace, const float* x, std::
   });
 }
 
+// EXL3: the decoded matrix lies between two rotations, and has the padded size.
+void project_rotated(ThreadPool& pool, Workspace& workspace, const float* x, std::size_t rows,
+                     const pack::Matrix& w, float* y) {
+  const Workspace::Frame frame(workspace);
+  const pack::Matrix inner = pack::exl3_inner(w);
+  float* rotated = workspace.floats(rows * inner.cols);
+  float* products = workspace.floats(rows * inner.rows);
+  pool.parallel_for(rows, [&](std::size_t begin, std::size_t end, std::size_t) {
+    for (std::size_t r = begin; r < end; ++r) {
+      pack::exl3_rotate_input(w, x + r * w.cols, rotated + r * inner.cols);
+    }
+  });
+  project_float(pool, workspace, rotated, rows, inner, products);
+  pool.parallel_for(rows, [&](std::size_t begin, std::size_t end, std::size_t) {
+    for (std::size_t r = begin; r < end; ++r) {
+      pack::exl3_rotate_output(w, products + r * inner.rows);
+      std::copy_n(products + r * inner.rows, w.rows, y + r * w.rows);
+    }
+  });
+}
+
 }  // namespace
 
 void project(ThreadPool& pool, Workspace& workspace, const float* x, std::size_t rows,
              const pack::Matrix& w, Activations activations, float* y) {
   if (rows == 0 || w.rows == 0) return;
+  if (!w.input_scale.empty()) return project_rotated(pool, workspace, x, rows, w, y);
   // Kernels reach the rows of a panel by 32-bit offsets.
   const bool reachable =
       w.data.size() / w.rows <= std::numeric_limits<std::int32_t>::max() / kMaxLanes;
