@@ -432,26 +432,51 @@ bool is_plain_file_name(const std::string& name) {
 Result<HfDirectory> HfDirectory::open(const std::filesystem::path& path) {
   HfDirectory directory;
   directory.name_ = path.string();
-  directory.config_name_ = (path / "config.json").string();
   std::error_code ignored;
   if (!std::filesystem::is_directory(path, ignored)) {
     return input_error("{}: expected a directory with config.json and *.safetensors",
                        directory.name_);
   }
-  ESPALIER_TRY(directory.config_, read_json(path / "config.json"));
-  ESPALIER_TRY(directory.quantization_, parse_quantization_config(directory.config()));
+  ESPALIER_TRY(Json config, read_json(path / "config.json"));
+  ESPALIER_CHECK(directory.set_config(std::move(config)));
   if (const auto older = directory.find_file("quantize_config.json");
       older && std::holds_alternative<std::monostate>(directory.quantization_)) {
-    ESPALIER_TRY(const Json config, read_json(*older));
-    ESPALIER_TRY(directory.quantization_, parse_gptq_config(JsonObject(config, older->string())));
+    ESPALIER_TRY(const Json gptq, read_json(*older));
+    ESPALIER_TRY(directory.quantization_, parse_gptq_config(JsonObject(gptq, older->string())));
   }
   ESPALIER_CHECK(directory.open_files(path));
-  for (const auto& [name, place] : directory.tensors_) {
+  directory.expand_signs();
+  return directory;
+}
+
+Result<HfDirectory> HfDirectory::parse(Bytes config, std::span<const Bytes> files,
+                                       std::string name) {
+  HfDirectory directory;
+  directory.name_ = std::move(name);
+  ESPALIER_TRY(Json document, parse_json(config, directory.name_ + "/config.json"));
+  ESPALIER_CHECK(directory.set_config(std::move(document)));
+  for (const Bytes file : files) {
+    const std::string file_name =
+        fmt::format("{}/{}.safetensors", directory.name_, directory.files_.size());
+    ESPALIER_CHECK(directory.add_file(Safetensors::parse(file, file_name)));
+  }
+  directory.expand_signs();
+  return directory;
+}
+
+Status HfDirectory::set_config(Json config) {
+  config_ = std::move(config);
+  config_name_ = (std::filesystem::path(name_) / "config.json").string();
+  ESPALIER_TRY(quantization_, parse_quantization_config(this->config()));
+  return {};
+}
+
+void HfDirectory::expand_signs() {
+  for (const auto& [name, place] : tensors_) {
     const bool signs =
         (name.ends_with(".su") || name.ends_with(".sv")) && place.tensor->dtype == Dtype::kI16;
-    if (signs) directory.signs_.emplace(name, pack::exl3_signs(place.tensor->data));
+    if (signs) signs_.emplace(name, pack::exl3_signs(place.tensor->data));
   }
-  return directory;
 }
 
 Status HfDirectory::open_files(const std::filesystem::path& path) {
@@ -464,7 +489,9 @@ Status HfDirectory::open_files(const std::filesystem::path& path) {
   }
   if (error) return work_error("{}: cannot list: {}", name_, error.message());
   if (found.empty()) return input_error("{}: holds no *.safetensors file", name_);
-  for (const std::filesystem::path& file : found) ESPALIER_CHECK(add_file(file));
+  for (const std::filesystem::path& file : found) {
+    ESPALIER_CHECK(add_file(Safetensors::open(file)));
+  }
   return {};
 }
 
@@ -492,7 +519,7 @@ Status HfDirectory::open_indexed(const std::filesystem::path& path,
       return input_error("{}: the file '{}' that it names is missing", index.string(),
                          printable(shard));
     }
-    ESPALIER_CHECK(add_file(path / shard));
+    ESPALIER_CHECK(add_file(Safetensors::open(path / shard)));
   }
   for (const auto& [tensor, shard] : weight_map->json().items()) {
     const auto place = tensors_.find(tensor);
@@ -505,8 +532,8 @@ Status HfDirectory::open_indexed(const std::filesystem::path& path,
   return {};
 }
 
-Status HfDirectory::add_file(const std::filesystem::path& path) {
-  ESPALIER_TRY(Safetensors file, Safetensors::open(path));
+Status HfDirectory::add_file(Result<Safetensors> opened) {
+  ESPALIER_TRY(Safetensors file, std::move(opened));
   const std::size_t index = files_.size();
   for (const SafetensorsTensor& tensor : file.tensors()) {
     const auto [place, added] = tensors_.emplace(tensor.name, Place{index, &tensor});

@@ -28,6 +28,10 @@ class HfDirectory {
   // claims; a tensor in two files; a quantization that is not supported.
   static Result<HfDirectory> open(const std::filesystem::path& path);
 
+  // A directory of config.json and safetensors files in memory, which must outlive the result;
+  // `name` stands for it in messages.
+  static Result<HfDirectory> parse(Bytes config, std::span<const Bytes> files, std::string name);
+
   [[nodiscard]] const std::string& name() const { return name_; }  // the path, for messages
 
   // config.json. The view is valid as long as this object.
@@ -73,9 +77,11 @@ class HfDirectory {
 
   HfDirectory() = default;
 
+  Status set_config(Json config);
   Status open_files(const std::filesystem::path& path);
   Status open_indexed(const std::filesystem::path& path, const std::filesystem::path& index);
-  Status add_file(const std::filesystem::path& path);
+  Status add_file(Result<Safetensors> opened);
+  void expand_signs();
 
   std::string name_;
   std::string config_name_;
