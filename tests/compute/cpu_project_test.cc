@@ -125,6 +125,7 @@ void expect_product(const std::vector<float>& x, const pack::Matrix& w, bool cod
         coding += sum_w * largest_x / 254;
         magnitude += largest_w * sum_x;
       }
+      if (activation_planes(w) == 2) coding /= 254;
       const double bound = (coded ? 1.0001 * coding : 0) + 0x1p-18 * magnitude + 1e-30;
       ASSERT_NEAR(y[r * w.rows + o], sum, bound) << w.format->name << " row " << r << " output "
                                                  << o << " of " << w.rows << " × " << w.cols;
@@ -144,7 +145,7 @@ TEST_P(CpuProject, IsWithinItsBoundAtAllSizes) {
           const std::vector<float> x = activations(rows * cols);
           for (const Activations activations : kActivations) {
             expect_product(x, w.view, format.coded && activations == Activations::kCoded,
-                           product(1 + rows % 3, x, w.view, activations));
+                           product(1, x, w.view, activations));
           }
         }
       }
@@ -215,9 +216,24 @@ TEST_P(CpuProject, RowsHaveTheSameBitsInAnyCompany) {
                                         x.begin() + (first + rows) * cols);
           const std::vector<float> expected(all.begin() + first * w.view.rows,
                                             all.begin() + (first + rows) * w.view.rows);
-          ASSERT_EQ(product(2, some, w.view, activations), expected) << format.name << " " << rows;
+          ASSERT_EQ(product(1, some, w.view, activations), expected) << format.name << " " << rows;
         }
       }
+    }
+  }
+}
+
+// Tensors of safetensors files lie at any byte.
+TEST_P(CpuProject, WeightsAtOddAddresses) {
+  for (const FormatCase& format : kFormats) {
+    const pack::PackedMatrix w = matrix(format, 21, 256);
+    std::vector<std::byte> shifted(w.data.size() + 1);
+    std::memcpy(shifted.data() + 1, w.data.data(), w.data.size());
+    pack::Matrix odd = w.view;
+    odd.data = std::span(shifted).subspan(1);
+    const std::vector<float> x = activations(3 * 256);
+    for (const Activations activations : kActivations) {
+      EXPECT_EQ(product(1, x, odd, activations), product(1, x, w.view, activations)) << format.name;
     }
   }
 }
