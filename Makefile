@@ -30,7 +30,7 @@ setup:
 	@$(SETUP)
 
 build: setup
-	@cmake --preset release --log-level=WARNING
+	@cmake --preset release --log-level=WARNING >/dev/null
 	cmake --build --preset release --parallel $(jobs) --target espalier
 
 run: build
@@ -40,26 +40,28 @@ run: build
 
 # The tests look for the default model where fetch-model puts it.
 test: setup
-	@cmake --preset release --log-level=WARNING
+	@cmake --preset release --log-level=WARNING >/dev/null
 	cmake --build --preset release --parallel $(jobs)
 	@scripts/fetch-model
 	ctest --test-dir build/release --parallel $(jobs) --output-on-failure --no-tests=error
 
+# Without the oracle on the real model: minutes of plain arithmetic, ten times as many here.
 asan: setup
-	@cmake --preset asan --log-level=WARNING
+	@cmake --preset asan --log-level=WARNING >/dev/null
 	cmake --build --preset asan --parallel $(jobs)
 	@scripts/fetch-model
-	ctest --test-dir build/asan --parallel $(jobs) --output-on-failure --no-tests=error
+	ctest --test-dir build/asan --parallel $(jobs) --output-on-failure --no-tests=error \
+		--exclude-regex 'SmolLm2.Reference'
 
 fuzz:
 	@$(SETUP) dev
-	@cmake --preset fuzz --log-level=WARNING
+	@cmake --preset fuzz --log-level=WARNING >/dev/null
 	cmake --build --preset fuzz --parallel $(jobs)
 	scripts/fuzz $(FUZZ_SECONDS)
 
 lint:
 	@$(SETUP) dev
-	@cmake --preset release --log-level=WARNING
+	@cmake --preset release --log-level=WARNING >/dev/null
 	scripts/lint style tidy scripts
 
 format:

@@ -27,6 +27,7 @@ Progress::~Progress() {
 }
 
 void Progress::update(std::uint64_t done) {
+  if (!terminal_ && done >= total_) return;  // a line that says 100% only repeats the result
   const double now = timer_.seconds();
   const double period = !drawn_ ? kFirstOutput : terminal_ ? kTerminalPeriod : kPlainPeriod;
   if (now - last_ < period) return;

@@ -38,8 +38,11 @@ constexpr std::string_view kLlama3 =
 constexpr std::string_view kLlama3AnyNumber =
     CONTRACTION R"re(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*|)re" SPACES;
 
+// Spaces are taken in pieces. After one of them there can be no newline ahead, so that the rest of
+// the spaces need not be searched for one again.
 constexpr std::string_view kJais2 = CONTRACTION
-    R"re(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|)re"
+    R"re(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|)re"
+    R"re((?<![\p{Z}\t\x{0B}\f\x{85}])\s*[\r\n]+|)re"
     R"re(\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S)|\s{16}(?!\S)|)re"
     R"re(\s{8}(?!\S)|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1})re";
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "compute/cpu/cpu_ops.h"
 #include "compute/reference/reference.h"
 #include "file/safetensors.h"
 #include "run/generate.h"
@@ -92,6 +93,12 @@ class SmolLm2 : public ::testing::TestWithParam<const char*> {
 
 TEST_P(SmolLm2, ReferenceLogitsAndGreedyTextAreTheGoldenOnes) {
   check(*reference::make_ops(), compute::KvType::kF32, 2e-3f, 0);
+}
+
+// The CPU backend computes with 8-bit activations and a half-precision cache: it may differ where
+// two tokens are about equally likely.
+TEST_P(SmolLm2, CpuGreedyTextIsTheGoldenOneWhereTheModelIsSure) {
+  check(*cpu::make_ops(2), compute::KvType::kF16, 0, 0.25f);
 }
 
 INSTANTIATE_TEST_SUITE_P(Prompts, SmolLm2, ::testing::Values("0", "1", "2", "4", "5"),

@@ -38,6 +38,7 @@ TEST(Includes, GoDownwardsOnly) {
       constexpr std::string_view kInclude = "#include \"";
       if (!line.starts_with(kInclude)) continue;
       const std::string target = line.substr(kInclude.size(), line.rfind('"') - kInclude.size());
+      if (target.starts_with("hwy/")) continue;  // Highway's own way of being included
       const std::string target_room = *std::filesystem::path(target).begin();
       EXPECT_TRUE(target_room == room->first || room->second.contains(target_room))
           << "src/" << file.string() << " includes \"" << target << "\", which " << room->first

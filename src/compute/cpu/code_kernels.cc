@@ -144,31 +144,45 @@ const CodeKernel* find(std::string_view format) {
   return nullptr;
 }
 
-void encode(const float* x, std::size_t begin, std::size_t end, const CodeKernel& kernel,
-            const CodedRows& coded) {
+// Codes the group that begins at element `at` of `coded`, and leaves in x what the codes miss.
+HWY_INLINE void encode_group(float* x, std::size_t at, const CodeKernel& kernel,
+                             const CodedRows& coded) {
   const DF df;
   const DI di;
   const hn::Rebind<std::int8_t, DI> dbytes;
   constexpr float kSmallest = 0x1p-100f;
-  for (std::size_t at = begin * coded.inputs; at < end * coded.inputs; at += kCodedGroup) {
-    VF largest = hn::Zero(df);
-    for (std::size_t i = 0; i < kCodedGroup; i += kLanes) {
-      largest = hn::Max(largest, hn::Abs(hn::LoadU(df, x + at + i)));
+  VF largest = hn::Zero(df);
+  for (std::size_t i = 0; i < kCodedGroup; i += kLanes) {
+    largest = hn::Max(largest, hn::Abs(hn::Load(df, x + i)));
+  }
+  const float magnitude = hn::GetLane(hn::MaxOfLanes(df, largest));
+  const float scale = magnitude < kSmallest ? 0 : magnitude / 127;
+  const VF inverse = hn::Set(df, magnitude < kSmallest ? 0 : 127 / magnitude);
+  coded.scales[at / kCodedGroup] = scale;
+  for (std::size_t group = 0; group < kCodedGroup; group += kernel.group) {
+    VI sums = hn::Zero(di);
+    for (std::size_t i = group; i < group + kernel.group; i += kLanes) {
+      const VF values = hn::Load(df, x + i);
+      const VI codes = hn::NearestInt(hn::Mul(values, inverse));
+      hn::StoreU(hn::DemoteTo(dbytes, codes), dbytes, coded.codes + at + i);
+      hn::Store(hn::NegMulAdd(hn::ConvertTo(df, codes), hn::Set(df, scale), values), df, x + i);
+      sums = hn::Add(sums, codes);
     }
-    const float magnitude = hn::GetLane(hn::MaxOfLanes(df, largest));
-    const float scale = magnitude < kSmallest ? 0 : magnitude / 127;
-    const VF inverse = hn::Set(df, magnitude < kSmallest ? 0 : 127 / magnitude);
-    coded.scales[at / kCodedGroup] = scale;
-    for (std::size_t group = at; group < at + kCodedGroup; group += kernel.group) {
-      VI sums = hn::Zero(di);
-      for (std::size_t i = group; i < group + kernel.group; i += kLanes) {
-        const VI codes = hn::NearestInt(hn::Mul(hn::LoadU(df, x + i), inverse));
-        hn::StoreU(hn::DemoteTo(dbytes, codes), dbytes, coded.codes + i);
-        sums = hn::Add(sums, codes);
+    const std::int32_t sum = hn::GetLane(hn::SumOfLanes(di, sums));
+    coded.offsets[(at + group) / kernel.group] = -kernel.zero * sum;
+    coded.sums[(at + group) / kernel.group] = scale * static_cast<float>(sum);
+  }
+}
+
+void encode(const float* x, std::size_t begin, std::size_t end, std::size_t planes,
+            const CodeKernel& kernel, const CodedRows& coded) {
+  HWY_ALIGN float group[kCodedGroup];
+  for (std::size_t r = begin; r < end; ++r) {
+    for (std::size_t i = 0; i < coded.inputs; i += kCodedGroup) {
+      std::memcpy(group, x + r * coded.inputs + i, sizeof(group));
+      for (std::size_t p = 0; p < planes; ++p) {
+        encode_group(group, (r * planes + p) * coded.inputs + i, kernel, coded);
       }
-      const std::int32_t sum = hn::GetLane(hn::SumOfLanes(di, sums));
-      coded.offsets[group / kernel.group] = -kernel.zero * sum;
-      coded.sums[group / kernel.group] = scale * static_cast<float>(sum);
     }
   }
 }

@@ -34,7 +34,9 @@ struct Panel {
   alignas(64) float minimums[kPanelInputs / 16 * kMaxLanes];
 };
 
-// Activation rows in 8 bits: x ≈ scale · code. Groups are those of the weights' format.
+// Activation rows in 8 bits: x ≈ scale · code. Groups are those of the weights' format. Where 8
+// bits are too few, a row is coded in two planes, the second of which codes what the first one
+// misses; they are two rows here, whose products are added.
 struct CodedRows {
   std::int8_t* codes;     // [rows, inputs], −127 … 127
   float* scales;          // [rows, inputs / kCodedGroup]
@@ -67,10 +69,10 @@ struct CodeKernels {
   // The kernel of a format, or null.
   const CodeKernel* (*find)(std::string_view format);
 
-  // Codes rows [begin, end) of x [rows, inputs]. Groups whose largest magnitude is below 2^-100
-  // become zero, which errs by less than that.
-  void (*encode)(const float* x, std::size_t begin, std::size_t end, const CodeKernel& kernel,
-                 const CodedRows& coded);
+  // Codes rows [begin, end) of x [rows, inputs], each in `planes` consecutive rows of `coded`.
+  // Groups whose largest magnitude is below 2^-100 become zero, which errs by less than that.
+  void (*encode)(const float* x, std::size_t begin, std::size_t end, std::size_t planes,
+                 const CodeKernel& kernel, const CodedRows& coded);
 };
 
 // Those of the best instruction set of this machine.

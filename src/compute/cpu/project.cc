@@ -1,11 +1,12 @@
 #include "compute/cpu/project.h"
 
 #include <algorithm>
-#include <cstring>
+#include <cstdint>
 #include <limits>
 
 #include "compute/cpu/float_kernels.h"
 #include "compute/cpu/panel.h"
+#include "pack/exl3.h"
 
 namespace espalier::cpu {
 namespace {
@@ -24,37 +25,44 @@ void project_coded(ThreadPool& pool, Workspace& workspace, const float* x, std::
                    const pack::Matrix& w, const CodeKernels& kernels, const CodeKernel& kernel,
                    float* y) {
   const Workspace::Frame frame(workspace);
-  const std::size_t groups = rows * w.cols / kernel.group;
-  const CodedRows coded = {.codes = take<std::int8_t>(workspace, rows * w.cols),
-                           .scales = take<float>(workspace, rows * w.cols / kCodedGroup),
+  const std::size_t planes = activation_planes(w);
+  const std::size_t coded_rows = rows * planes;
+  const std::size_t groups = coded_rows * w.cols / kernel.group;
+  const CodedRows coded = {.codes = take<std::int8_t>(workspace, coded_rows * w.cols),
+                           .scales = take<float>(workspace, coded_rows * w.cols / kCodedGroup),
                            .offsets = take<std::int32_t>(workspace, groups),
                            .sums = take<float>(workspace, groups),
-                           .rows = rows,
+                           .rows = coded_rows,
                            .inputs = w.cols};
   pool.parallel_for(rows, [&](std::size_t begin, std::size_t end, std::size_t) {
-    kernels.encode(x, begin, end, kernel, coded);
+    kernels.encode(x, begin, end, planes, kernel, coded);
   });
 
   auto* panels = take<Panel>(workspace, pool.threads());
-  auto* all_sums = take<float>(workspace, pool.threads() * rows * kernels.lanes);
+  auto* all_sums = take<float>(workspace, pool.threads() * coded_rows * kernels.lanes);
   const std::size_t lanes = kernels.lanes;
-  pool.parallel_for(
-      (w.rows + lanes - 1) / lanes, [&](std::size_t begin, std::size_t end, std::size_t thread) {
-        float* sums = all_sums + thread * rows * lanes;
-        for (std::size_t output = begin * lanes; output < std::min(end * lanes, w.rows);
-             output += lanes) {
-          std::fill_n(sums, rows * lanes, 0.0f);
-          for (std::size_t first = 0; first < w.cols; first += kPanelInputs) {
-            const std::size_t inputs = std::min(kPanelInputs, w.cols - first);
-            kernel.unpack(w, output, first, inputs, panels[thread]);
-            kernel.multiply(panels[thread], coded, first, inputs, sums);
-          }
-          const std::size_t outputs = std::min(lanes, w.rows - output);
-          for (std::size_t r = 0; r < rows; ++r) {
-            std::memcpy(y + r * w.rows + output, sums + r * lanes, outputs * sizeof(float));
-          }
-        }
-      });
+  pool.parallel_for((w.rows + lanes - 1) / lanes,
+                    [&](std::size_t begin, std::size_t end, std::size_t thread) {
+                      float* sums = all_sums + thread * coded_rows * lanes;
+                      for (std::size_t output = begin * lanes;
+                           output < std::min(end * lanes, w.rows); output += lanes) {
+                        std::fill_n(sums, coded_rows * lanes, 0.0f);
+                        for (std::size_t first = 0; first < w.cols; first += kPanelInputs) {
+                          const std::size_t inputs = std::min(kPanelInputs, w.cols - first);
+                          kernel.unpack(w, output, first, inputs, panels[thread]);
+                          kernel.multiply(panels[thread], coded, first, inputs, sums);
+                        }
+                        const std::size_t outputs = std::min(lanes, w.rows - output);
+                        for (std::size_t r = 0; r < rows; ++r) {
+                          const float* plane = sums + r * planes * lanes;
+                          float* to = y + r * w.rows + output;
+                          std::copy_n(plane, outputs, to);
+                          if (planes == 2) {
+                            for (std::size_t o = 0; o < outputs; ++o) to[o] += plane[lanes + o];
+                          }
+                        }
+                      }
+                    });
 }
 
 // Decodes rows [first, first + count) of a matrix, as its format's decode_rows does.
@@ -76,9 +84,15 @@ void decode_by_definition(const FloatKernels&, const pack::Matrix& w, std::size_
   pack::decode_rows(w, first, count, out);
 }
 
-Decode find_decode(const pack::Format& format) {
-  if (format.name == "F16") return decode_half;
-  if (format.name == "BF16") return decode_bfloat;
+// Tensors of safetensors files lie at any byte; vectors are read as arrays of their element.
+template <typename T>
+bool is_aligned(const pack::Matrix& w) {
+  return reinterpret_cast<std::uintptr_t>(w.data.data()) % alignof(T) == 0;
+}
+
+Decode find_decode(const pack::Matrix& w) {
+  if (w.format->name == "F16" && is_aligned<std::uint16_t>(w)) return decode_half;
+  if (w.format->name == "BF16" && is_aligned<std::uint16_t>(w)) return decode_bfloat;
   return decode_by_definition;
 }
 
@@ -89,7 +103,7 @@ void project_float(ThreadPool& pool, Workspace& workspace, const float* x, std::
                    const pack::Matrix& w, float* y) {
   const FloatKernels& kernels = float_kernels();
   const std::size_t tiles = (w.rows + kDecodedRows - 1) / kDecodedRows;
-  if (w.format->name == "F32") {
+  if (w.format->name == "F32" && is_aligned<float>(w)) {
     const auto* weights = reinterpret_cast<const float*>(w.data.data());
     pool.parallel_for(tiles, [&](std::size_t begin, std::size_t end, std::size_t) {
       for (std::size_t output = begin * kDecodedRows; output < std::min(end * kDecodedRows, w.rows);
@@ -103,7 +117,7 @@ void project_float(ThreadPool& pool, Workspace& workspace, const float* x, std::
 
   const Workspace::Frame frame(workspace);
   auto* all_decoded = take<float>(workspace, pool.threads() * kDecodedRows * w.cols);
-  const Decode decode = find_decode(*w.format);
+  const Decode decode = find_decode(w);
   pool.parallel_for(tiles, [&](std::size_t begin, std::size_t end, std::size_t thread) {
     float* decoded = all_decoded + thread * kDecodedRows * w.cols;
     for (std::size_t output = begin * kDecodedRows; output < std::min(end * kDecodedRows, w.rows);
@@ -115,11 +129,38 @@ void project_float(ThreadPool& pool, Workspace& workspace, const float* x, std::
   });
 }
 
+// EXL3: the decoded matrix lies between two rotations, and has the padded size.
+void project_rotated(ThreadPool& pool, Workspace& workspace, const float* x, std::size_t rows,
+                     const pack::Matrix& w, float* y) {
+  const Workspace::Frame frame(workspace);
+  const pack::Matrix inner = pack::exl3_inner(w);
+  float* rotated = workspace.floats(rows * inner.cols);
+  float* products = workspace.floats(rows * inner.rows);
+  pool.parallel_for(rows, [&](std::size_t begin, std::size_t end, std::size_t) {
+    for (std::size_t r = begin; r < end; ++r) {
+      pack::exl3_rotate_input(w, x + r * w.cols, rotated + r * inner.cols);
+    }
+  });
+  project_float(pool, workspace, rotated, rows, inner, products);
+  pool.parallel_for(rows, [&](std::size_t begin, std::size_t end, std::size_t) {
+    for (std::size_t r = begin; r < end; ++r) {
+      pack::exl3_rotate_output(w, products + r * inner.rows);
+      std::copy_n(products + r * inner.rows, w.rows, y + r * w.rows);
+    }
+  });
+}
+
 }  // namespace
+
+std::size_t activation_planes(const pack::Matrix& w) {
+  // Few outputs of many inputs: keys, values, the way down in an MLP. Many of few: the head.
+  return 2 * w.rows <= w.cols || w.rows >= 8 * w.cols ? 2 : 1;
+}
 
 void project(ThreadPool& pool, Workspace& workspace, const float* x, std::size_t rows,
              const pack::Matrix& w, Activations activations, float* y) {
   if (rows == 0 || w.rows == 0) return;
+  if (!w.input_scale.empty()) return project_rotated(pool, workspace, x, rows, w, y);
   // Kernels reach the rows of a panel by 32-bit offsets.
   const bool reachable =
       w.data.size() / w.rows <= std::numeric_limits<std::int32_t>::max() / kMaxLanes;
