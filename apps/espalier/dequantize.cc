@@ -84,6 +84,7 @@ Status dequantize(const DequantizeOptions& options) {
     return input_error("{}: no tensor matches --tensor '{}'", options.input, options.tensors);
   }
   std::vector<file::SafetensorsWriter::Declaration> declarations;
+  declarations.reserve(tensors.size());
   for (const file::NamedMatrix& tensor : tensors) {
     declarations.push_back({tensor.name, type.dtype, tensor.shape});
   }
