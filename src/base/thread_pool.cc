@@ -23,6 +23,7 @@ ThreadPool::ThreadPool(std::size_t threads) {
   if (threads == 0) threads = processors;
   // With fewer processors than threads, spinning would keep the awaited thread from running.
   spins_ = threads <= processors ? kSpins : 0;
+  claims_ = std::make_unique<Claim[]>(threads);
   workers_.reserve(threads - 1);
   for (std::size_t t = 1; t < threads; ++t) workers_.emplace_back([this, t] { work(t); });
 }
@@ -36,33 +37,49 @@ ThreadPool::~ThreadPool() {
 
 void ThreadPool::run(const Loop& loop) {
   loop_ = loop;
-  working_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
-  started_.fetch_add(1, std::memory_order_release);
+  const auto workers = static_cast<std::uint32_t>(workers_.size());
+  unfinished_.store(workers, std::memory_order_relaxed);
+  const std::uint32_t number = started_.fetch_add(1, std::memory_order_release) + 1;
   started_.notify_all();
   run_part(0);
-  int working = working_.load(std::memory_order_acquire);
-  while (working != 0) working = await_change(working_, working);
+  for (std::size_t part = 1; part <= workers; ++part) {
+    if (take_part(number, part)) unfinished_.fetch_sub(1, std::memory_order_acq_rel);
+  }
+  std::uint32_t unfinished = unfinished_.load(std::memory_order_acquire);
+  while (unfinished != 0) unfinished = await_change(unfinished_, unfinished);
 }
 
-void ThreadPool::run_part(std::size_t thread) const {
-  const std::size_t begin = loop_.count * thread / threads();
-  const std::size_t end = loop_.count * (thread + 1) / threads();
-  if (begin != end) loop_.call(loop_.body, begin, end, thread);
+bool ThreadPool::take_part(std::uint32_t loop, std::size_t part) {
+  // A worker that wakes up late finds its part of that loop taken, and maybe of later ones too.
+  std::uint32_t before = loop - 1;
+  if (!claims_[part].loop.compare_exchange_strong(before, loop, std::memory_order_acq_rel)) {
+    return false;
+  }
+  run_part(part);
+  return true;
 }
 
-void ThreadPool::work(std::size_t thread) {
-  int started = 0;
+void ThreadPool::run_part(std::size_t part) const {
+  const std::size_t begin = loop_.count * part / threads();
+  const std::size_t end = loop_.count * (part + 1) / threads();
+  if (begin != end) loop_.call(loop_.body, begin, end, part);
+}
+
+void ThreadPool::work(std::size_t part) {
+  std::uint32_t loop = 0;
   while (true) {
-    started = await_change(started_, started);
+    loop = await_change(started_, loop);
     if (stop_) return;
-    run_part(thread);
-    if (working_.fetch_sub(1, std::memory_order_acq_rel) == 1) working_.notify_one();
+    if (take_part(loop, part) && unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      unfinished_.notify_one();
+    }
   }
 }
 
-int ThreadPool::await_change(const std::atomic<int>& value, int old) const {
+std::uint32_t ThreadPool::await_change(const std::atomic<std::uint32_t>& value,
+                                       std::uint32_t old) const {
   for (int i = 0; i < spins_; ++i) {
-    const int now = value.load(std::memory_order_acquire);
+    const std::uint32_t now = value.load(std::memory_order_acquire);
     if (now != old) return now;
     pause();
   }

@@ -8,19 +8,19 @@
 namespace espalier {
 namespace {
 
-// Every index is visited once, by the thread whose static share it is.
+// Every index is visited once, in the part that it belongs to.
 void expect_split(ThreadPool& pool, std::size_t count) {
   std::vector<int> visits(count, 0);
-  std::vector<std::size_t> visitor(count, 0);
-  pool.parallel_for(count, [&](std::size_t begin, std::size_t end, std::size_t thread) {
+  std::vector<std::size_t> part_of(count, 0);
+  pool.parallel_for(count, [&](std::size_t begin, std::size_t end, std::size_t part) {
     for (std::size_t i = begin; i < end; ++i) {
       ++visits[i];
-      visitor[i] = thread;
+      part_of[i] = part;
     }
   });
   EXPECT_EQ(visits, std::vector<int>(count, 1));
   for (std::size_t i = 0; count > 1 && i < count; ++i) {
-    const std::size_t t = visitor[i];
+    const std::size_t t = part_of[i];
     EXPECT_GE(i, count * t / pool.threads());
     EXPECT_LT(i, count * (t + 1) / pool.threads());
   }
@@ -73,6 +73,22 @@ TEST(ThreadPool, WorksAfterAPause) {
     expect_split(pool, 50);
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
+}
+
+// A part that nobody has begun is done by the caller; one that was begun is waited for.
+TEST(ThreadPool, UnevenParts) {
+  ThreadPool pool(4);
+  std::vector<long> sums(4, 0);
+  for (int loop = 0; loop < 500; ++loop) {
+    pool.parallel_for(4, [&](std::size_t begin, std::size_t, std::size_t part) {
+      volatile long spent = 0;
+      for (std::size_t i = 0; i < (begin + static_cast<std::size_t>(loop)) % 4 * 1000; ++i) {
+        spent = spent + 1;
+      }
+      sums[part] += static_cast<long>(begin);
+    });
+  }
+  EXPECT_EQ(sums, (std::vector<long>{0, 500, 1000, 1500}));
 }
 
 TEST(ThreadPool, EndsWithoutHavingWorked) {

@@ -206,8 +206,8 @@ class CpuAttentionTest : public CpuOpsTest {
     // Each row alone, as in decode.
     for (std::size_t r = 0; r < rows.size(); ++r) {
       std::vector<float> alone(width);
-      three_->attention({&rows[r], 1}, queries.data() + r * width, cache.view, attention,
-                        alone.data());
+      one_->attention({&rows[r], 1}, queries.data() + r * width, cache.view, attention,
+                      alone.data());
       ASSERT_EQ(std::memcmp(alone.data(), y.data() + r * width, width * sizeof(float)), 0) << r;
     }
   }
