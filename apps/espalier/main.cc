@@ -18,6 +18,7 @@ int main(int argc, char** argv) {
   app::Verb verb;
   app::add_inspect(app, verb);
   app::add_tokenize(app, verb);
+  app::add_convert(app, verb);
   app::add_dequantize(app, verb);
   app::add_logits(app, verb);
   app::add_run(app, verb);

@@ -209,7 +209,7 @@ Result<fs::path> find_model(const std::string& model) {
   std::error_code error;
   if (fs::exists(model, error)) return fs::path(model);
   const Result<ModelName> name = parse_model_name(model);
-  if (!name) return input_error("{}: no such file or directory", printable(model));
+  if (!name) return fs::path(model);  // whoever opens it says that it is not there
 
   ESPALIER_TRY(const fs::path folder, repository_folder(*name));
   std::vector<CachedModel> models;

@@ -53,8 +53,8 @@ struct CachedModel {
 // All models in the cache, sorted by name.
 [[nodiscard]] Result<std::vector<CachedModel>> list_cached();
 
-// The path of a model that the user named: a path that exists, or the name of a cached model.
-// Errors: neither; several models fit, which are listed.
+// The path of a model that the user named: a cached model's, or `model` itself where that exists or
+// is no model's name. Errors: no such model was pulled; several fit, which are listed.
 [[nodiscard]] Result<std::filesystem::path> find_model(const std::string& model);
 
 // Removes the cached files that `name` stands for (all of the repository if it has no pattern) and

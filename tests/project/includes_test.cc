@@ -23,6 +23,7 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"compute", {"base", "pack"}},
     {"model", {"base", "pack", "file", "compute"}},
     {"run", {"base", "pack", "file", "text", "compute", "model"}},
+    {"convert", {"base", "pack", "file", "text", "model"}},
 };
 
 TEST(Includes, GoDownwardsOnly) {
