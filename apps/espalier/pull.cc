@@ -1,5 +1,4 @@
-// espalier pull, list and rm: models by name, from the Hugging Face hub into a cache folder.
-#include "hub/cache.h"
+// espalier pull: fetches a model from the Hugging Face hub into the cache folder.
 #include "hub/download.h"
 #include "hub/hub.h"
 #include "output.h"
@@ -7,8 +6,6 @@
 
 namespace espalier::app {
 namespace {
-
-constexpr double kMegabyte = 1e6;
 
 struct PullOptions {
   std::string name;
@@ -33,22 +30,6 @@ Status pull(const PullOptions& options) {
   return write_stdout((gguf ? folder / files.front().path : folder).string() + "\n");
 }
 
-Status list() {
-  ESPALIER_TRY(const std::vector<hub::CachedModel> models, hub::list_cached());
-  std::string text;
-  for (const hub::CachedModel& model : models) {
-    text += fmt::format("{:10.1f} MB  {}{}\n", static_cast<double>(model.bytes) / kMegabyte,
-                        model.name, model.complete ? "" : "  (broken off; pull again)");
-  }
-  return write_stdout(text);
-}
-
-Status remove(const std::string& text) {
-  ESPALIER_TRY(const hub::ModelName name, hub::parse_model_name(text));
-  ESPALIER_TRY(const std::uint64_t freed, hub::remove_cached(name));
-  return write_stdout(fmt::format("{:.1f} MB freed\n", static_cast<double>(freed) / kMegabyte));
-}
-
 }  // namespace
 
 void add_pull(CLI::App& app, Verb& run) {
@@ -62,17 +43,6 @@ void add_pull(CLI::App& app, Verb& run) {
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
   verb->callback([&run, options] { run = [options] { return pull(*options); }; });
-}
-
-void add_list(CLI::App& app, Verb& run) {
-  app.add_subcommand("list", "List the models that were pulled")->callback([&run] { run = list; });
-}
-
-void add_rm(CLI::App& app, Verb& run) {
-  CLI::App* verb = app.add_subcommand("rm", "Remove a model that was pulled");
-  auto name = std::make_shared<std::string>();
-  verb->add_option("name", *name, "org/repo[@revision][:pattern]")->required();
-  verb->callback([&run, name] { run = [name] { return remove(*name); }; });
 }
 
 }  // namespace espalier::app
