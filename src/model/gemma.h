@@ -14,7 +14,7 @@ inline constexpr ModuleName kGemmaNames[] = {
 };
 
 // A decoder with norms before and after, embeddings scaled by √hidden, and scores scaled by the
-// size that config.json names. GGUF does not carry it: of all published sizes only the 27B ones, of
+// size that config.json names. GGUF seldom carries it: of all published sizes only the 27B ones, of
 // `large_layers` layers, do not use the head's.
 [[nodiscard]] Result<DecoderConfig> read_gemma(const Settings& settings, const Weights& weights,
                                                const DecoderDefaults& defaults,
