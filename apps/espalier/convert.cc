@@ -7,6 +7,7 @@
 
 #include "base/interrupt.h"
 #include "file/container.h"
+#include "load.h"
 #include "verbs.h"
 
 namespace espalier::app {
@@ -29,7 +30,7 @@ Status convert_model(ConvertOptions& chosen) {
   const std::atomic<bool>& stop = interrupted();
   chosen.options.target = kTargets.at(chosen.target);
   if (!chosen.plain.empty()) chosen.options.plain = pack::find_format(kPlainTypes.at(chosen.plain));
-  ESPALIER_TRY(const file::Container input, file::open_container(chosen.input));
+  ESPALIER_TRY(const file::Container input, open_model(chosen.input));
   ESPALIER_TRY(const convert::Report report,
                convert::convert(input, chosen.output, chosen.options, stop));
   if (report.unpacked != 0) {

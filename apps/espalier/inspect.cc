@@ -8,6 +8,7 @@
 #include "base/printable.h"
 #include "file/container.h"
 #include "inspect_report.h"
+#include "load.h"
 #include "output.h"
 #include "verbs.h"
 
@@ -182,12 +183,12 @@ Result<InspectReport> report_directory(const file::Container& container) {
   return report;
 }
 
-Result<InspectReport> inspect(const std::filesystem::path& path) {
-  if (path.extension() == ".safetensors") {
+Result<InspectReport> inspect(const std::string& path) {
+  if (path.ends_with(".safetensors")) {
     ESPALIER_TRY(const file::Safetensors file, file::Safetensors::open(path));
     return report_safetensors(file);
   }
-  ESPALIER_TRY(const file::Container container, file::open_container(path));
+  ESPALIER_TRY(const file::Container container, open_model(path));
   if (const auto* gguf = std::get_if<Gguf>(&container)) return report_gguf(*gguf);
   return report_directory(container);
 }

@@ -17,5 +17,8 @@ void add_inspect(CLI::App& app, Verb& run);
 void add_tokenize(CLI::App& app, Verb& run);
 void add_logits(CLI::App& app, Verb& run);
 void add_run(CLI::App& app, Verb& run);
+void add_pull(CLI::App& app, Verb& run);
+void add_list(CLI::App& app, Verb& run);
+void add_rm(CLI::App& app, Verb& run);
 
 }  // namespace espalier::app

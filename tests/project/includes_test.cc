@@ -18,6 +18,7 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"base", {}},
     {"pack", {"base"}},
     {"file", {"base", "pack"}},
+    {"hub", {"base", "file"}},
     {"text", {"base", "pack", "file"}},
     {"compute", {"base", "pack"}},
     {"model", {"base", "pack", "file", "compute"}},
