@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "text/jinja/builtins.h"
+#include "text/jinja/text_functions.h"
 
 namespace espalier::text::jinja {
 namespace {
@@ -99,15 +100,27 @@ bool is_list_or_tuple(const Value& value) {
          (sequence->kind == SequenceKind::kList || sequence->kind == SequenceKind::kTuple);
 }
 
-std::optional<Result<Value>> joined(Interpreter& run, const Value& a, const Value& b) {
+Result<Value> joined_texts(Interpreter& run, const MarkedText& a, const MarkedText& b) {
+  const bool html = a.is_html() || b.is_html();
+  TextBuilder builder(run);
+  for (const MarkedText* text : {&a, &b}) {
+    if (html && !text->is_html()) {
+      ESPALIER_TRY(const MarkedText escaped, html_escaped(run, *text));
+      builder.append(escaped);
+    } else {
+      builder.append(*text);
+    }
+  }
+  ESPALIER_TRY(MarkedText text, std::move(builder).finish_text());
+  return Value::text(html ? std::move(text).as_html() : std::move(text));
+}
+
+std::optional<Result<Value>> concatenated(Interpreter& run, const Value& a, const Value& b) {
   if (a.is_text()) {
     if (!b.is_text()) {
       return input_error("can only concatenate str (not \"{}\") to str", type_name(b));
     }
-    TextBuilder builder(run);
-    builder.append(*a.text());
-    builder.append(*b.text());
-    return std::move(builder).finish();
+    return joined_texts(run, *a.text(), *b.text());
   }
   if (!is_list_or_tuple(a)) return std::nullopt;
   if (b.sequence() == nullptr || b.sequence()->kind != a.sequence()->kind) {
@@ -143,7 +156,7 @@ Result<Value> Interpreter::binary(std::string_view sign, const Value& a, const V
     if (repeats(b) && a.is_integer()) return repeated(*this, b, a.as_integer());
   }
   if (sign == "+") {
-    if (auto result = joined(*this, a, b)) return std::move(*result);
+    if (auto result = concatenated(*this, a, b)) return std::move(*result);
   }
   return input_error("unsupported operand type(s) for {}: '{}' and '{}'",
                      sign == "**" ? "** or pow()" : sign, type_name(a), type_name(b));

@@ -173,16 +173,19 @@ Result<Value> indent(Call& call) {
 
 Result<Value> escape(Call& call) {
   ESPALIER_TRY(const MarkedText text, call.self_text());
-  return map_characters(call.run, text, [](char32_t c, char32_t) -> std::string {
-    if (c == '&') return "&amp;";
-    if (c == '<') return "&lt;";
-    if (c == '>') return "&gt;";
-    if (c == '\'') return "&#39;";
-    if (c == '"') return "&#34;";
-    std::string same;
-    append_utf8(same, c);
-    return same;
-  });
+  ESPALIER_TRY(MarkedText escaped, html_escaped(call.run, text));
+  return call.run.text(std::move(escaped));
+}
+
+Result<Value> escape_again(Call& call) {
+  ESPALIER_TRY(const MarkedText text, call.self_text());
+  ESPALIER_TRY(MarkedText escaped, html_escaped(call.run, text.substr(0, text.size())));
+  return call.run.text(std::move(escaped));
+}
+
+Result<Value> safe(Call& call) {
+  ESPALIER_TRY(MarkedText text, call.self_text());
+  return call.run.text(std::move(text).as_html());
 }
 
 // Without <!-- comments --> and <tags>, and with single spaces.
@@ -638,8 +641,14 @@ const Value* named(const Arguments& arguments, std::string_view name) {
   return nullptr;
 }
 
+// Whatever is not true holds nothing: none and 0, too.
+Result<Value::SequencePtr> items_or_none(Call& call) {
+  if (!truthy(call.self)) return Value::SequencePtr(std::make_shared<Sequence>());
+  return call.run.items(call.self);
+}
+
 Result<Value> map(Call& call) {
-  ESPALIER_TRY(const Value::SequencePtr sequence, call.run.items(call.self));
+  ESPALIER_TRY(const Value::SequencePtr sequence, items_or_none(call));
   Items results;
   const Value* attribute = named(call.rest, "attribute");
   if (attribute != nullptr && call.rest.positional.empty()) {
@@ -663,7 +672,7 @@ enum class Subject { kItem, kAttribute };
 // Keeps the items that pass a test, or do not; without a test, those that are true.
 template <Subject subject, bool wanted>
 Result<Value> select(Call& call) {
-  ESPALIER_TRY(const Value::SequencePtr sequence, call.run.items(call.self));
+  ESPALIER_TRY(const Value::SequencePtr sequence, items_or_none(call));
   Arguments arguments = call.rest;
   Value attribute;
   if (subject == Subject::kAttribute) {
@@ -772,7 +781,7 @@ constexpr auto kFilters = std::to_array<Builtin>({
     {"filesizeformat", "binary?", file_size},
     {"first", "", first},
     {"float", "default?", to_real},
-    {"forceescape", "", escape},
+    {"forceescape", "", escape_again},
     {"format", "*", format},
     {"groupby", "attribute default? case_sensitive?", group_by},
     {"indent", "width? first? blank?", indent},
@@ -792,7 +801,7 @@ constexpr auto kFilters = std::to_array<Builtin>({
     {"replace", "old new count?", replace},
     {"reverse", "", reverse},
     {"round", "precision? method?", round_number},
-    {"safe", "", to_string},
+    {"safe", "", safe},
     {"select", "*", select<Subject::kItem, true>},
     {"selectattr", "*", select<Subject::kAttribute, true>},
     {"slice", "slices fill_with?", slice},

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace espalier::text::jinja {
@@ -47,6 +48,14 @@ class MarkedText {
   void append(const MarkedText& other, std::size_t begin, std::size_t count);
   [[nodiscard]] MarkedText substr(std::size_t begin, std::size_t count) const;
 
+  // Whether the text is HTML: then what is added to it with + gets escaped (`|safe` and `|e` give
+  // such texts). Kept by copies only.
+  [[nodiscard]] bool is_html() const { return is_html_; }
+  [[nodiscard]] MarkedText as_html() && {
+    is_html_ = true;
+    return std::move(*this);
+  }
+
  private:
   struct Run {
     std::size_t end;  // where the next run begins
@@ -56,6 +65,7 @@ class MarkedText {
 
   std::string bytes_;
   std::vector<Run> runs_;
+  bool is_html_ = false;
 };
 
 }  // namespace espalier::text::jinja

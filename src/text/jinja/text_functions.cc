@@ -134,6 +134,22 @@ Result<Value> joined(Interpreter& run, const MarkedText& separator,
   return std::move(builder).finish();
 }
 
+Result<MarkedText> html_escaped(Interpreter& run, const MarkedText& text) {
+  if (text.is_html()) return text;
+  ESPALIER_TRY(const Value escaped,
+               map_characters(run, text, [](char32_t c, char32_t) -> std::string {
+                 if (c == '&') return "&amp;";
+                 if (c == '<') return "&lt;";
+                 if (c == '>') return "&gt;";
+                 if (c == '\'') return "&#39;";
+                 if (c == '"') return "&#34;";
+                 std::string same;
+                 append_utf8(same, c);
+                 return same;
+               }));
+  return MarkedText(*escaped.text()).as_html();
+}
+
 Result<std::size_t> checked_width(Interpreter& run, Integer width) {
   const auto most = static_cast<Integer>(run.bytes_left());
   if (width > most) return run.allocate(run.bytes_left() + 1).error();

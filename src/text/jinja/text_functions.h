@@ -37,6 +37,9 @@ enum class LineBreaks { kDrop, kKeep };
 [[nodiscard]] Result<Value> joined(Interpreter& run, const MarkedText& separator,
                                    const std::vector<Value>& items);
 
+// The text with & < > ' " as HTML spells them; one that is HTML already, as it is.
+[[nodiscard]] Result<MarkedText> html_escaped(Interpreter& run, const MarkedText& text);
+
 // `text` with `fill` on both sides until it has `width` characters.
 [[nodiscard]] Result<Value> padded(Interpreter& run, const MarkedText& text, Integer width,
                                    const MarkedText& fill, Sides pad);
