@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <vector>
 
 #include "model/modules.h"
@@ -18,27 +19,26 @@ std::uint64_t query(const Sizes& s) { return s.heads * s.head_dim; }
 std::uint64_t key(const Sizes& s) { return s.kv_heads * s.head_dim; }
 std::uint64_t one(const Sizes&) { return 1; }
 
-constexpr Module named(model::Module which, decltype(Module::rows) rows,
-                       decltype(Module::cols) cols, bool rotated = false) {
-  for (const model::ModuleName& name : model::kModuleNames) {
-    if (name.module == which) return {name.gguf, name.hugging_face, rows, cols, rotated};
-  }
-  return {};
+constexpr Module llama_module(model::Module module, decltype(Module::rows) rows,
+                              decltype(Module::cols) cols, bool rotated = false) {
+  const auto* name = std::begin(model::kModuleNames);
+  while (name->module != module) ++name;
+  return {name->gguf, name->hugging_face, rows, cols, rotated};
 }
 
 constexpr auto kLlama = std::to_array<Module>({
-    named(model::Module::kEmbedding, vocab, hidden),
-    named(model::Module::kFinalNorm, one, hidden),
-    named(model::Module::kHead, vocab, hidden),
-    named(model::Module::kAttentionNorm, one, hidden),
-    named(model::Module::kQuery, query, hidden, true),
-    named(model::Module::kKey, key, hidden, true),
-    named(model::Module::kValue, key, hidden),
-    named(model::Module::kAttentionOutput, hidden, query),
-    named(model::Module::kMlpNorm, one, hidden),
-    named(model::Module::kGate, mlp_hidden, hidden),
-    named(model::Module::kUp, mlp_hidden, hidden),
-    named(model::Module::kDown, hidden, mlp_hidden),
+    llama_module(model::Module::kEmbedding, vocab, hidden),
+    llama_module(model::Module::kFinalNorm, one, hidden),
+    llama_module(model::Module::kHead, vocab, hidden),
+    llama_module(model::Module::kAttentionNorm, one, hidden),
+    llama_module(model::Module::kQuery, query, hidden, true),
+    llama_module(model::Module::kKey, key, hidden, true),
+    llama_module(model::Module::kValue, key, hidden),
+    llama_module(model::Module::kAttentionOutput, hidden, query),
+    llama_module(model::Module::kMlpNorm, one, hidden),
+    llama_module(model::Module::kGate, mlp_hidden, hidden),
+    llama_module(model::Module::kUp, mlp_hidden, hidden),
+    llama_module(model::Module::kDown, hidden, mlp_hidden),
 });
 
 constexpr auto kArchitectures = std::to_array<Architecture>({
