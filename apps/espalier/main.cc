@@ -21,6 +21,7 @@ int main(int argc, char** argv) {
   app::add_dequantize(app, verb);
   app::add_logits(app, verb);
   app::add_run(app, verb);
+  app::add_bench(app, verb);
 
   try {
     app.parse(argc, argv);

@@ -22,6 +22,7 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"compute", {"base", "pack"}},
     {"model", {"base", "pack", "file", "compute"}},
     {"run", {"base", "pack", "file", "text", "compute", "model"}},
+    {"measure", {"base", "pack", "file", "text", "compute", "model", "run"}},
 };
 
 TEST(Includes, GoDownwardsOnly) {

@@ -187,7 +187,8 @@ void encode(const float* x, std::size_t begin, std::size_t end, std::size_t plan
   }
 }
 
-constexpr CodeKernels kCodeKernels = {.lanes = kLanes, .find = find, .encode = encode};
+constexpr CodeKernels kCodeKernels = {
+    .target = HWY_TARGET, .lanes = kLanes, .find = find, .encode = encode};
 
 const CodeKernels* get_code_kernels() { return &kCodeKernels; }
 

@@ -64,6 +64,7 @@ struct CodeKernel {
 
 // What one instruction set offers for formats with codes.
 struct CodeKernels {
+  std::int64_t target;  // Highway's number of the instruction set
   std::size_t lanes;  // rows of a panel
 
   // The kernel of a format, or null.
