@@ -116,6 +116,18 @@ void add(const float* x, std::size_t count, float* y) {
   for (; i < count; ++i) y[i] += x[i];
 }
 
+void add_scaled(float factor, const float* x, std::size_t count, float* y) {
+  const DF d;
+  const VF factors = hn::Set(d, factor);
+  std::size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    // Two roundings, like the elements that fill no vector.
+    const VF scaled = hn::Mul(factors, hn::LoadU(d, x + i));
+    hn::StoreU(hn::Add(hn::LoadU(d, y + i), scaled), d, y + i);
+  }
+  for (; i < count; ++i) y[i] += factor * x[i];
+}
+
 void narrow_half(const float* from, std::size_t count, std::byte* to) {
   std::size_t i = 0;
 #if HWY_TARGET <= HWY_AVX2  // has the instruction; without it, the scalar conversion is as fast
@@ -137,6 +149,7 @@ constexpr RowKernels kRowKernels = {.rms_norm = rms_norm,
                                     .rope_interleaved = rope_interleaved,
                                     .silu_gate = silu_gate,
                                     .add = add,
+                                    .add_scaled = add_scaled,
                                     .narrow_half = narrow_half};
 
 const RowKernels* get_row_kernels() { return &kRowKernels; }

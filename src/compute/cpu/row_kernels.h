@@ -22,6 +22,9 @@ struct RowKernels {
   // y += x.
   void (*add)(const float* x, std::size_t count, float* y);
 
+  // y += factor · x.
+  void (*add_scaled)(float factor, const float* x, std::size_t count, float* y);
+
   // Rounds to IEEE half precision.
   void (*narrow_half)(const float* from, std::size_t count, std::byte* to);
 };
