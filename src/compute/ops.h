@@ -56,9 +56,19 @@ struct Attention {
   std::size_t head_dim = 0;
   float scale = 1;         // of the scores, usually 1/√head_dim
   std::size_t window = 0;  // a row sees itself and window − 1 positions before it; 0: all of them
+  float softcap = 0;       // scores s become softcap·tanh(s / softcap), after scale; 0: they stay
+  // Per head, one more score that takes its share of the softmax and adds nothing (gpt-oss); or
+  // empty. They outlive the call only.
+  std::span<const float> sinks;
 };
 
-enum class Activation { kSilu };
+enum class Activation {
+  kSilu,      // x·σ(x)
+  kGeluTanh,  // x/2·(1 + tanh(√(2/π)·(x + 0.044715·x³))): Hendrycks & Gimpel (2016), Gemma
+  kSigmoid,   // σ(x): gates of attention
+  // gpt-oss: c·σ(1.702·c) with c = min(x, 7). What it multiplies is held within ±7, and 1 is added.
+  kClampedSwiglu,
+};
 
 // How the gates and ups of a gated MLP are stored.
 enum class GateUp {
@@ -227,6 +237,12 @@ class Ops {
 
   // y = x / √(Σ x² + epsilon), for each row of `width` elements. y may be x.
   void l2_norm(std::size_t rows, std::size_t width, const float* x, float epsilon, float* y);
+
+  // x ·= factor, `count` elements.
+  virtual void scale(std::size_t count, float factor, float* x) = 0;
+
+  // x = cap·tanh(x / cap), `count` elements: Gemma 2's bound on logits.
+  virtual void softcap(std::size_t count, float cap, float* x) = 0;
 
   // y [rows, outputs of down] = mlp(x [rows, inputs]).
   virtual void gated_mlp(std::size_t rows, const float* x, const GatedMlp& mlp, float* y);

@@ -16,8 +16,9 @@ SpecialTokens::SpecialTokens(std::vector<Entry> entries) : entries_(std::move(en
   }
 }
 
-std::optional<SpecialTokens::Match> SpecialTokens::find(std::string_view text,
-                                                        std::size_t from) const {
+std::optional<SpecialTokens::Match> SpecialTokens::find(
+    std::string_view text, std::size_t from,
+    const std::function<bool(const Match&)>& allowed) const {
   for (std::size_t begin = from; begin < text.size(); ++begin) {
     if (!first_bytes_[static_cast<unsigned char>(text[begin])]) continue;
     // Narrow the sorted list to the entries that agree with the text, one byte after the other. The
@@ -31,8 +32,9 @@ std::optional<SpecialTokens::Match> SpecialTokens::find(std::string_view text,
       };
       low = std::partition_point(low, high, [&](const Entry& e) { return byte(e) < wanted; });
       high = std::partition_point(low, high, [&](const Entry& e) { return byte(e) == wanted; });
-      if (low != high && low->text.size() == length + 1)
-        longest = Match{begin, length + 1, low->id};
+      if (low == high || low->text.size() != length + 1) continue;
+      const Match match{begin, length + 1, low->id};
+      if (allowed(match)) longest = match;
     }
     if (longest) return longest;
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <bitset>
+#include <functional>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -26,8 +27,11 @@ class SpecialTokens {
   // Empty texts are left out; of equal texts the first counts.
   explicit SpecialTokens(std::vector<Entry> entries);
 
-  // The first match at or after `from`; of those that begin there, the longest.
-  [[nodiscard]] std::optional<Match> find(std::string_view text, std::size_t from) const;
+  // The first match at or after `from` that `allowed` takes; of those that begin there, the
+  // longest.
+  [[nodiscard]] std::optional<Match> find(
+      std::string_view text, std::size_t from,
+      const std::function<bool(const Match&)>& allowed = [](const Match&) { return true; }) const;
 
  private:
   std::vector<Entry> entries_;  // sorted by text

@@ -38,8 +38,33 @@ std::size_t leading_space(std::string_view text) {
   return end;
 }
 
+// Stretches of a text, added from left to right; those that touch are one.
+class Ranges {
+ public:
+  void add(std::size_t begin, std::size_t length) {
+    if (length == 0) return;
+    if (!ranges_.empty() && ranges_.back().second == begin) {
+      ranges_.back().second += length;
+    } else {
+      ranges_.emplace_back(begin, begin + length);
+    }
+  }
+
+  // True if one of them holds all of [begin, begin + length).
+  [[nodiscard]] bool contain(std::size_t begin, std::size_t length) const {
+    const auto after = std::partition_point(
+        ranges_.begin(), ranges_.end(), [&](const auto& range) { return range.first <= begin; });
+    return after != ranges_.begin() && begin + length <= std::prev(after)->second;
+  }
+
+ private:
+  std::vector<std::pair<std::size_t, std::size_t>> ranges_;  // begin, end
+};
+
 class VocabularyTokenizer : public Tokenizer {
  public:
+  using Tokenizer::encode;
+
   VocabularyTokenizer(const Vocabulary& vocabulary, std::vector<std::string> pieces,
                       std::unique_ptr<TextEncoder> encoder, Options options)
       : pieces_(std::move(pieces)),
@@ -49,27 +74,33 @@ class VocabularyTokenizer : public Tokenizer {
         bos_(vocabulary.bos),
         eos_(vocabulary.eos),
         ends_(pieces_.size()) {
-    std::vector<SpecialTokens::Entry> in_text, all;
+    std::vector<SpecialTokens::Entry> specials;
     for (std::size_t i = 0; i < pieces_.size(); ++i) {
-      const SpecialTokens::Entry entry{pieces_[i], static_cast<TokenId>(i)};
-      const bool in_any_text = types_[i] == TokenType::kUserDefined;
-      if (in_any_text) in_text.push_back(entry);
-      if (in_any_text || is_control(i)) all.push_back(entry);
+      if (types_[i] != TokenType::kUserDefined && !is_control(i)) continue;
+      specials.push_back({pieces_[i], static_cast<TokenId>(i)});
     }
-    specials_in_text_ = SpecialTokens(std::move(in_text));
-    specials_ = SpecialTokens(std::move(all));
+    specials_ = SpecialTokens(std::move(specials));
     for (const TokenId id : vocabulary.ends) ends_[static_cast<std::size_t>(id)] = true;
     if (eos_) ends_[static_cast<std::size_t>(*eos_)] = true;
   }
 
-  std::vector<TokenId> encode(std::string_view text, AddSpecial add_special,
-                              ParseSpecial parse_special) const override {
-    const SpecialTokens& specials =
-        parse_special == ParseSpecial::kYes ? specials_ : specials_in_text_;
+  std::vector<TokenId> encode(std::span<const TextPart> parts,
+                              AddSpecial add_special) const override {
+    std::string joined;
+    Ranges parsed;
+    for (const TextPart& part : parts) {
+      if (part.parse_special == ParseSpecial::kYes) parsed.add(joined.size(), part.text.size());
+      joined += part.text;
+    }
+    const std::string_view text = joined;
+    const auto allowed = [&](const SpecialTokens::Match& match) {
+      return !is_control(static_cast<std::size_t>(match.id)) ||
+             parsed.contain(match.begin, match.length);
+    };
     std::vector<TokenId> ids;
     if (add_special == AddSpecial::kYes && options_.add_bos) ids.push_back(*bos_);
     std::size_t done = 0;
-    while (const auto special = specials.find(text, done)) {
+    while (const auto special = specials_.find(text, done, allowed)) {
       encode_text(text.substr(done, special->begin - done), ids);
       ids.push_back(special->id);
       done = special->begin + special->length;
@@ -124,7 +155,7 @@ class VocabularyTokenizer : public Tokenizer {
   Options options_;
   std::optional<TokenId> bos_, eos_;
   std::vector<bool> ends_;
-  SpecialTokens specials_in_text_, specials_;  // look at pieces_
+  SpecialTokens specials_;  // looks at pieces_
 };
 
 // Phi-3's special tokens take the white space after them; GGUF has no key for that. Not these
@@ -170,6 +201,12 @@ Result<const PreTokenizerSpec*> pre_tokenizer_of(const file::Gguf& gguf, std::st
 }
 
 }  // namespace
+
+std::vector<TokenId> Tokenizer::encode(std::string_view text, AddSpecial add_special,
+                                       ParseSpecial parse_special) const {
+  const TextPart parts[] = {{text, parse_special}};
+  return encode(parts, add_special);
+}
 
 Result<std::string> Tokenizer::decode(std::span<const TokenId> ids, ControlTokens control) const {
   std::string text;

@@ -22,6 +22,12 @@ enum class AddSpecial { kNo, kYes };
 // stays text. Text from a user is encoded with kNo.
 enum class ParseSpecial { kNo, kYes };
 
+// A part of a text, and whether control tokens are looked for in it.
+struct TextPart {
+  std::string_view text;
+  ParseSpecial parse_special = ParseSpecial::kNo;
+};
+
 // How decoding treats control tokens and those that end a generation: their spelling, or nothing.
 enum class ControlTokens { kPrint, kSkip };
 
@@ -33,8 +39,15 @@ class Tokenizer {
   // vocabulary's own definition changes: Unicode normalization (Qwen), U+2581 for a space and a
   // space in front (SentencePiece). Bytes that a vocabulary has no token for are left out. Linear
   // in the length of `text`, but for a logarithm.
-  [[nodiscard]] virtual std::vector<TokenId> encode(std::string_view text, AddSpecial add_special,
-                                                    ParseSpecial parse_special) const = 0;
+  [[nodiscard]] std::vector<TokenId> encode(std::string_view text, AddSpecial add_special,
+                                            ParseSpecial parse_special) const;
+
+  // The same for a text that comes in parts, such as a chat template's own words and the messages
+  // in it. Control tokens are found only where all of their spelling lies in parts that ask for
+  // them. Everything else is encoded as one text across the borders, so that the ids are those of
+  // the joined text unless that spells a control token which reaches into a part with kNo.
+  [[nodiscard]] virtual std::vector<TokenId> encode(std::span<const TextPart> parts,
+                                                    AddSpecial add_special) const = 0;
 
   // The bytes of one token, which may be a part of a UTF-8 character.
   [[nodiscard]] virtual Result<std::string> piece(TokenId id, ControlTokens control) const = 0;

@@ -106,11 +106,9 @@ class CpuOps final : public compute::Ops {
 
   void gate(std::size_t count, const float* gate, const float* up, Activation activation,
             float* y) override {
+    const RowKernels::Gate kernel = gate_kernel(activation);
     for_elements(count, [&](std::size_t begin, std::size_t size) {
-      switch (activation) {
-        case Activation::kSilu:
-          row_kernels().silu_gate(gate + begin, up + begin, size, y + begin);
-      }
+      kernel(gate + begin, up + begin, size, y + begin);
     });
   }
 
@@ -160,7 +158,33 @@ class CpuOps final : public compute::Ops {
     cpu::delta_rule(pool_, workspace(), rows, queries_keys, values, b, a, rule, state, y);
   }
 
+  void scale(std::size_t count, float factor, float* x) override {
+    for_elements(count, [&](std::size_t begin, std::size_t size) {
+      for (std::size_t i = begin; i < begin + size; ++i) x[i] *= factor;
+    });
+  }
+
+  void softcap(std::size_t count, float cap, float* x) override {
+    for_elements(count, [&](std::size_t begin, std::size_t size) {
+      row_kernels().softcap(cap, size, x + begin);
+    });
+  }
+
  private:
+  static RowKernels::Gate gate_kernel(Activation activation) {
+    switch (activation) {
+      case Activation::kSilu:
+        return row_kernels().silu_gate;
+      case Activation::kGeluTanh:
+        return row_kernels().gelu_tanh_gate;
+      case Activation::kSigmoid:
+        return row_kernels().sigmoid_gate;
+      case Activation::kClampedSwiglu:
+        return row_kernels().clamped_swiglu_gate;
+    }
+    return nullptr;
+  }
+
   // Fewer elements than this are done sooner by one thread than others wake up.
   static constexpr std::size_t kShareFrom = 16384;
 
