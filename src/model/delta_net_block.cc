@@ -30,10 +30,8 @@ Status bind_inputs(const DecoderConfig& decoder, const DeltaNetConfig& c, const 
     ESPALIER_TRY(net.ba, modules.linear(Module::kDeltaFusedWriteDecay, layer, 2 * c.value_heads,
                                         decoder.hidden));
   } else {
-    ESPALIER_TRY(net.b,
-                 modules.linear(Module::kDeltaWrite, layer, c.value_heads, decoder.hidden));
-    ESPALIER_TRY(net.a,
-                 modules.linear(Module::kDeltaDecay, layer, c.value_heads, decoder.hidden));
+    ESPALIER_TRY(net.b, modules.linear(Module::kDeltaWrite, layer, c.value_heads, decoder.hidden));
+    ESPALIER_TRY(net.a, modules.linear(Module::kDeltaDecay, layer, c.value_heads, decoder.hidden));
   }
   return {};
 }
@@ -41,10 +39,8 @@ Status bind_inputs(const DecoderConfig& decoder, const DeltaNetConfig& c, const 
 // Checkpoints hold [channels, kernel].
 Result<std::vector<float>> convolution_weight(const Modules& modules, std::size_t layer,
                                               std::size_t channels, std::size_t kernel) {
-  const std::string name =
-      fmt::format("{}.weight", modules.name(Module::kDeltaConvolution, layer));
-  ESPALIER_TRY(const std::vector<float> stored,
-               modules.weights().vector(name, channels * kernel));
+  const std::string name = fmt::format("{}.weight", modules.name(Module::kDeltaConvolution, layer));
+  ESPALIER_TRY(const std::vector<float> stored, modules.weights().vector(name, channels * kernel));
   std::vector<float> weight(stored.size());
   for (std::size_t c = 0; c < channels; ++c) {
     for (std::size_t j = 0; j < kernel; ++j) weight[j * channels + c] = stored[c * kernel + j];

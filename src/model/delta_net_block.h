@@ -3,6 +3,7 @@
 
 #include "compute/ops.h"
 #include "model/decoder_config.h"
+#include "model/model.h"
 #include "model/modules.h"
 
 namespace espalier::model {

@@ -26,7 +26,8 @@ constexpr ExpertNames kGgufNames[] = {
 constexpr ExpertNames kHuggingFaceNames[] = {
     {"model.layers.{}.mlp.experts.{}.gate_proj", "model.layers.{}.mlp.experts.{}.up_proj",
      "model.layers.{}.mlp.experts.{}.down_proj", false},
-    {"model.layers.{}.block_sparse_moe.experts.{}.w1", "model.layers.{}.block_sparse_moe.experts.{}.w3",
+    {"model.layers.{}.block_sparse_moe.experts.{}.w1",
+     "model.layers.{}.block_sparse_moe.experts.{}.w3",
      "model.layers.{}.block_sparse_moe.experts.{}.w2", false},  // Mixtral
     {"model.layers.{}.mlp.experts.gate_up_proj", "",
      "model.layers.{}.mlp.experts.down_proj"},  // Transformers 5, gpt-oss
@@ -97,8 +98,8 @@ class ExpertBinder {
     const bool transposed = found && config_.stacks == ExpertStacks::kGptOss &&
                             pack::find_format(fmt::format("{}-T", found->format->name)) != nullptr;
     const std::size_t rows = transposed ? inputs : outputs;
-    ESPALIER_TRY(const pack::Matrix stack, weights.matrix(module, experts.size() * rows,
-                                                          transposed ? outputs : inputs));
+    ESPALIER_TRY(const pack::Matrix stack,
+                 weights.matrix(module, experts.size() * rows, transposed ? outputs : inputs));
     ESPALIER_TRY(const std::vector<float> biases, stacked_biases(module, outputs));
     for (std::size_t e = 0; e < experts.size(); ++e) {
       const auto view = pack::row_view(stack, e * rows, rows);
@@ -163,12 +164,12 @@ class ExpertBinder {
 Result<GatedMlp> bind_shared(const DecoderConfig& decoder, const MixtureConfig& config,
                              const Modules& modules, std::size_t layer) {
   GatedMlp shared = {.gate = {}, .up = {}, .down = {}, .activation = config.activation};
-  ESPALIER_TRY(shared.gate, modules.linear(Module::kSharedGate, layer, config.shared_hidden,
-                                           decoder.hidden));
+  ESPALIER_TRY(shared.gate,
+               modules.linear(Module::kSharedGate, layer, config.shared_hidden, decoder.hidden));
   ESPALIER_TRY(shared.up,
                modules.linear(Module::kSharedUp, layer, config.shared_hidden, decoder.hidden));
-  ESPALIER_TRY(shared.down, modules.linear(Module::kSharedDown, layer, decoder.hidden,
-                                           config.shared_hidden));
+  ESPALIER_TRY(shared.down,
+               modules.linear(Module::kSharedDown, layer, decoder.hidden, config.shared_hidden));
   return shared;
 }
 

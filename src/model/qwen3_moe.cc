@@ -1,5 +1,7 @@
 // Qwen3-MoE: Qwen3 with a mixture of experts for an MLP, in all layers or in some. Yang et al.
 // (2025).
+#include <algorithm>
+
 #include "model/mixture_config.h"
 #include "model/qwen.h"
 
@@ -21,8 +23,8 @@ Result<DecoderConfig> configure(const Settings& settings, const Weights& weights
   ESPALIER_TRY(const std::size_t step, settings.count(kSparseStep, kMaxLayers, 1));
   ESPALIER_TRY(const auto dense, settings.numbers(kDenseLayers));
   for (std::size_t l = 0; l < config.layers.size(); ++l) {
-    const bool listed = dense && std::find(dense->begin(), dense->end(), static_cast<double>(l)) !=
-                                     dense->end();
+    const bool listed =
+        dense && std::find(dense->begin(), dense->end(), static_cast<double>(l)) != dense->end();
     if (!listed && (l + 1) % step == 0) config.layers[l].mlp = mixture;
   }
   return config;

@@ -50,8 +50,8 @@ Result<DeltaNetConfig> read_delta_net(const Settings& settings, compute::KeyHead
 Result<std::vector<LayerKind>> read_hybrid_kinds(const Settings& settings, std::size_t layers) {
   if (settings.is_array(kLayerTypes)) return read_layer_kinds(settings, layers, 0);
   std::vector<LayerKind> kinds(layers, LayerKind::kLinear);
-  if (settings.is_array(kRecurrentLayers)) {
-    ESPALIER_TRY(const auto recurrent, settings.numbers(kRecurrentLayers));
+  ESPALIER_TRY(const auto recurrent, settings.numbers(kRecurrentLayers));
+  if (recurrent) {
     if (recurrent->size() < layers) {
       return input_error("{} lists {} layers, expected {}", settings.place(kRecurrentLayers),
                          recurrent->size(), layers);

@@ -48,9 +48,8 @@ const std::map<std::string, std::string, std::less<>> kLayerNames = {
 };
 
 const std::map<std::string, std::string, std::less<>> kArchitectures = {
-    {"mixtral", "llama"},          {"qwen3_moe", "qwen3moe"},     {"gpt_oss", "gpt-oss"},
-    {"qwen3_next", "qwen3next"},   {"qwen3_5_text", "qwen35"},
-    {"qwen3_5_moe_text", "qwen35moe"}};
+    {"mixtral", "llama"},        {"qwen3_moe", "qwen3moe"},  {"gpt_oss", "gpt-oss"},
+    {"qwen3_next", "qwen3next"}, {"qwen3_5_text", "qwen35"}, {"qwen3_5_moe_text", "qwen35moe"}};
 
 // A matrix [rows, cols] with its rows in blocks of `size`: block i of the result is block order[i].
 Values reorder_rows(const Values& from, std::size_t cols, std::size_t size,
@@ -124,8 +123,8 @@ class Converter {
     add_count("attention.key_length", number("head_dim"));
     add_count("attention.value_length", number("head_dim"));
     add("attention.layer_norm_rms_epsilon", config_.at("rms_norm_eps").get<float>());
-    const file::Json& rope = config_.contains("rope_parameters") ? config_["rope_parameters"]
-                                                                 : config_;
+    const file::Json& rope =
+        config_.contains("rope_parameters") ? config_["rope_parameters"] : config_;
     add("rope.freq_base", rope.at("rope_theta").get<float>());
     if (experts_ != 0) {
       add_count("expert_count", experts_);
@@ -295,16 +294,17 @@ class Converter {
                    transposed ? std::vector{dims[1], dims[0], dims[2]} : dims, values);
       return;
     }
-    const std::map<std::string, std::string> parts = {
-        {"gate_proj", "gate"}, {"up_proj", "up"}, {"down_proj", "down"},
-        {"w1", "gate"},        {"w3", "up"},      {"w2", "down"}};
+    const std::map<std::string, std::string> parts = {{"gate_proj", "gate"}, {"up_proj", "up"},
+                                                      {"down_proj", "down"}, {"w1", "gate"},
+                                                      {"w3", "up"},          {"w2", "down"}};
     const std::size_t dot = name.find('.');
     const std::string part = name.substr(dot + 1, name.rfind('.') - dot - 1);
     Stack& stack = stacks_[prefix_ + "ffn_" + parts.at(part) + "_exps.weight"];
     stack.cols = dims[0];
     const std::size_t expert = std::stoul(name) * values.size();
     stack.values.resize(experts_ * values.size());
-    std::copy(values.begin(), values.end(), stack.values.begin() + static_cast<std::ptrdiff_t>(expert));
+    std::copy(values.begin(), values.end(),
+              stack.values.begin() + static_cast<std::ptrdiff_t>(expert));
   }
 
   // [experts, rows, cols] → [experts, cols, rows]
@@ -355,7 +355,8 @@ class Converter {
         const auto byte = static_cast<unsigned>(blocks.data[g * 16 + value / 2]);
         return value % 2 == 0 ? byte & 15 : byte >> 4;
       };
-      for (std::size_t i = 0; i < 16; ++i) to.push_back(static_cast<char>(code(i) | code(i + 16) << 4));
+      for (std::size_t i = 0; i < 16; ++i)
+        to.push_back(static_cast<char>(code(i) | code(i + 16) << 4));
     }
     const std::size_t dot = module.find('.', 13);
     const std::string prefix = "blk." + module.substr(13, dot - 13) + ".";

@@ -1,5 +1,6 @@
-// Directories of mixtures of experts and hybrid models as the GGUF files that ggml's converter makes
-// of them: other names, experts stacked, norms with their 1 added, heads and halves in other orders.
+// Directories of mixtures of experts and hybrid models as the GGUF files that ggml's converter
+// makes of them: other names, experts stacked, norms with their 1 added, heads and halves in other
+// orders.
 #pragma once
 
 #include "file/hf_directory.h"
