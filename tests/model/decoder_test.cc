@@ -1,4 +1,4 @@
-#include "model/llama.h"
+#include "model/decoder.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,6 @@
 #include <random>
 
 #include "compute/reference/reference.h"
-#include "model/rope_scaling.h"
 #include "run/kv_cache.h"
 
 namespace espalier::model {
@@ -18,12 +17,15 @@ using ::testing::HasSubstr;
 // A Llama of random float weights, in memory.
 class RandomWeights final : public Weights {
  public:
-  explicit RandomWeights(const LlamaConfig& c) {
-    const std::size_t q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
+  explicit RandomWeights(const DecoderConfig& c) {
+    const auto& attention = std::get<AttentionConfig>(c.layers[0].mixer);
+    const std::size_t mlp_hidden = std::get<MlpConfig>(c.layers[0].mlp).hidden;
+    const std::size_t q = attention.heads * attention.head_dim;
+    const std::size_t kv = attention.kv_heads * attention.head_dim;
     add("token_embd", c.vocab_size, c.hidden);
     add("output", c.vocab_size, c.hidden);
     add_vector("output_norm.weight", c.hidden);
-    for (std::size_t l = 0; l < c.layers; ++l) {
+    for (std::size_t l = 0; l < c.layers.size(); ++l) {
       const std::string layer = fmt::format("blk.{}.", l);
       add_vector(layer + "attn_norm.weight", c.hidden);
       add_vector(layer + "ffn_norm.weight", c.hidden);
@@ -31,9 +33,9 @@ class RandomWeights final : public Weights {
       add(layer + "attn_k", kv, c.hidden);
       add(layer + "attn_v", kv, c.hidden);
       add(layer + "attn_output", c.hidden, q);
-      add(layer + "ffn_gate", c.mlp_hidden, c.hidden);
-      add(layer + "ffn_up", c.mlp_hidden, c.hidden);
-      add(layer + "ffn_down", c.hidden, c.mlp_hidden);
+      add(layer + "ffn_gate", mlp_hidden, c.hidden);
+      add(layer + "ffn_up", mlp_hidden, c.hidden);
+      add(layer + "ffn_down", c.hidden, mlp_hidden);
     }
   }
 
@@ -70,17 +72,17 @@ class RandomWeights final : public Weights {
   std::map<std::string, std::vector<float>> storage_;
 };
 
-LlamaConfig tiny_config() {
-  LlamaConfig config = {.layers = 2,
-                        .hidden = 12,
-                        .mlp_hidden = 20,
-                        .heads = 4,
-                        .kv_heads = 2,
-                        .head_dim = 6,
-                        .vocab_size = 31,
-                        .context_length = 64};
-  config.rope = make_rope(compute::RopePairs::kInterleaved, 6, 10000, {}, {});
+DecoderConfig tiny_config() {
+  DecoderConfig config = {.hidden = 12, .vocab_size = 31, .context_length = 64};
+  config.layers.assign(
+      2, {.mixer = AttentionConfig{.heads = 4, .kv_heads = 2, .head_dim = 6, .scale = 0.4f},
+          .mlp = MlpConfig{.hidden = 20}});
+  config.ropes = {{.rope = make_rope(6, 10000, {}, {})}};
   return config;
+}
+
+Result<std::unique_ptr<Model>> load(const DecoderConfig& config, const Weights& weights) {
+  return load_decoder(kLlama, config, weights, Convention::kGguf);
 }
 
 // Logits [rows, vocab] of `tokens` as one sequence, `chunk` rows at a time.
@@ -104,18 +106,18 @@ std::vector<float> logits_in_chunks(const Model& model, std::span<const std::int
 
 const std::vector<std::int32_t> kTokens = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3};
 
-TEST(Llama, PrefillInOneBatchInChunksAndTokenByTokenAreEqual) {
+TEST(Decoder, PrefillInOneBatchInChunksAndTokenByTokenAreEqual) {
   const RandomWeights weights(tiny_config());
-  const auto model = load_llama(tiny_config(), weights, kGgufLlamaNames);
+  const auto model = load(tiny_config(), weights);
   ASSERT_TRUE(model) << model.error().message;
   const auto whole = logits_in_chunks(**model, kTokens, kTokens.size());
   EXPECT_EQ(whole, logits_in_chunks(**model, kTokens, 7));
   EXPECT_EQ(whole, logits_in_chunks(**model, kTokens, 1));
 }
 
-TEST(Llama, SequencesInOneBatchDoNotSeeEachOther) {
+TEST(Decoder, SequencesInOneBatchDoNotSeeEachOther) {
   const RandomWeights weights(tiny_config());
-  const auto model = load_llama(tiny_config(), weights, kGgufLlamaNames);
+  const auto model = load(tiny_config(), weights);
   ASSERT_TRUE(model) << model.error().message;
   const auto alone = logits_in_chunks(**model, kTokens, kTokens.size());
 
@@ -133,20 +135,20 @@ TEST(Llama, SequencesInOneBatchDoNotSeeEachOther) {
   EXPECT_EQ(logits, alone);
 }
 
-TEST(Llama, WithoutAHeadTheEmbeddingIsTheHead) {
+TEST(Decoder, WithoutAHeadTheEmbeddingIsTheHead) {
   RandomWeights untied(tiny_config());
   untied.matrices["output"] = untied.matrices["token_embd"];
   RandomWeights tied(tiny_config());
   tied.matrices.erase("output");
-  const auto a = load_llama(tiny_config(), untied, kGgufLlamaNames);
-  const auto b = load_llama(tiny_config(), tied, kGgufLlamaNames);
+  const auto a = load(tiny_config(), untied);
+  const auto b = load(tiny_config(), tied);
   ASSERT_TRUE(a && b);
   EXPECT_EQ(logits_in_chunks(**a, kTokens, 4), logits_in_chunks(**b, kTokens, 4));
 }
 
-TEST(Llama, BiasesCount) {
+TEST(Decoder, BiasesCount) {
   const RandomWeights plain(tiny_config());
-  const auto without = load_llama(tiny_config(), plain, kGgufLlamaNames);
+  const auto without = load(tiny_config(), plain);
   ASSERT_TRUE(without);
   for (const auto& [name, size] : std::map<std::string, std::size_t>{{"attn_q", 24},
                                                                      {"attn_k", 12},
@@ -157,12 +159,12 @@ TEST(Llama, BiasesCount) {
                                                                      {"ffn_down", 12}}) {
     RandomWeights weights(tiny_config());
     weights.add_vector("blk.1." + name + ".bias", size);
-    const auto with = load_llama(tiny_config(), weights, kGgufLlamaNames);
+    const auto with = load(tiny_config(), weights);
     ASSERT_TRUE(with) << with.error().message;
     EXPECT_NE(logits_in_chunks(**with, kTokens, 4), logits_in_chunks(**without, kTokens, 4))
         << name;
     weights.vectors["blk.1." + name + ".bias"].push_back(0);
-    const auto wrong = load_llama(tiny_config(), weights, kGgufLlamaNames);
+    const auto wrong = load(tiny_config(), weights);
     ASSERT_FALSE(wrong);
     EXPECT_THAT(wrong.error().message,
                 HasSubstr(fmt::format("tensor 'blk.1.{}.bias' has {} values, expected {}", name,
@@ -170,19 +172,19 @@ TEST(Llama, BiasesCount) {
   }
 }
 
-TEST(Llama, MissingAndMisshapenTensorsAreNamed) {
+TEST(Decoder, MissingAndMisshapenTensorsAreNamed) {
   const RandomWeights complete(tiny_config());
   for (const auto& [name, matrix] : complete.matrices) {
     if (name == "output") continue;
     RandomWeights weights(tiny_config());
     weights.matrices[name].rows -= 1;
-    auto model = load_llama(tiny_config(), weights, kGgufLlamaNames);
+    auto model = load(tiny_config(), weights);
     ASSERT_FALSE(model) << name;
     EXPECT_EQ(model.error().message,
               fmt::format("random.gguf: the weight of '{}' is {} × {}, expected {} × {}", name,
                           matrix.rows - 1, matrix.cols, matrix.rows, matrix.cols));
     weights.matrices.erase(name);
-    model = load_llama(tiny_config(), weights, kGgufLlamaNames);
+    model = load(tiny_config(), weights);
     ASSERT_FALSE(model) << name;
     EXPECT_EQ(model.error().message,
               fmt::format("random.gguf: the weight of '{}' is missing", name));
@@ -190,7 +192,7 @@ TEST(Llama, MissingAndMisshapenTensorsAreNamed) {
   for (const auto& [name, values] : complete.vectors) {
     RandomWeights weights(tiny_config());
     weights.vectors.erase(name);
-    const auto model = load_llama(tiny_config(), weights, kGgufLlamaNames);
+    const auto model = load(tiny_config(), weights);
     ASSERT_FALSE(model) << name;
     EXPECT_EQ(model.error().message, fmt::format("random.gguf: tensor '{}' is missing", name));
   }

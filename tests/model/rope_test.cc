@@ -1,4 +1,4 @@
-#include "model/rope_scaling.h"
+#include "model/rope.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@ constexpr std::size_t kDims = 128;
 
 std::vector<double> frequencies(double base, const RopeScaling& scaling,
                                 std::span<const float> factors = {}) {
-  return make_rope(compute::RopePairs::kHalves, kDims, base, scaling, factors).frequencies;
+  return make_rope(kDims, base, scaling, factors).frequencies;
 }
 
 TEST(Rope, PlainFrequenciesAreAGeometricSeries) {
@@ -68,7 +68,7 @@ TEST(Rope, YarnStretchesLongWavesAndRaisesTheMagnitude) {
   const RopeScaling scaling = {
       .kind = RopeScalingKind::kYarn, .factor = 16, .original_context = 4096};
   const auto plain = frequencies(10000, {});
-  const auto rope = make_rope(compute::RopePairs::kHalves, kDims, 10000, scaling, {});
+  const auto rope = make_rope(kDims, 10000, scaling, {});
   EXPECT_DOUBLE_EQ(rope.magnitude, 0.1 * std::log(16.0) + 1);
   EXPECT_DOUBLE_EQ(rope.frequencies.front(), plain.front());
   EXPECT_DOUBLE_EQ(rope.frequencies.back(), plain.back() / 16);
