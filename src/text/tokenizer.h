@@ -76,6 +76,8 @@ class Tokenizer {
   [[nodiscard]] std::optional<TokenId> end_of_sequence() const;
 
  private:
+  [[nodiscard]] bool is_hidden(TokenId id) const;  // by ControlTokens::kSkip
+
   std::unique_ptr<const TokenizerParts> parts_;
 };
 
