@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the seeds of safetensors_fuzz and hf_config_fuzz: one of every form that each can read.
+"""Writes the seeds of safetensors_fuzz and hf_directory_fuzz: one of every form that each can read.
 
     fuzz/make_hf_corpus.py [FOLDER]      by default fuzz/corpus beside this script
 """
@@ -48,7 +48,7 @@ EXL3 = {"m.trellis": ["I16", [8, 8, 40]], "m.suh": ["F16", [128]], "m.svh": ["F1
         "m.mul1": ["I32", []]}
 
 # Configuration, tensors, bytes of their data.
-DIRECTORIES = {
+ONE_FILE = {
     "plain": ({"model_type": "llama"}, {"m.weight": ["F32", [2, 3]], "m.bias": ["F16", [2]],
                                         "experts": ["BF16", [2, 2, 3]]}, b"\1\2\3"),
     "gptq_v1": (quantized(quant_method="gptq", bits=4, group_size=32, sym=True), GPTQ, b"\x77"),
@@ -84,13 +84,59 @@ DIRECTORIES = {
 }
 
 
+# Files in the order of hf_directory_fuzz.cc.
+FILES = ("config.json", "quantize_config.json", "model.safetensors.index.json", "a.safetensors",
+         "b.safetensors", "ngram_embedding.safetensors")
+PLAIN = {"m.weight": ["F32", [2, 3]]}
+MORE = {"n.weight": ["BF16", [3, 2]], "n.bias": ["F16", [3]]}
+NGRAM = {"g.shard_0.trellis": ["I16", [4, 41]], "g.shard_1.trellis": ["I16", [3, 41]]}
+
+
+def index(**shards):
+    return {"metadata": {"total_size": 40},
+            "weight_map": {tensor: f"{shard}.safetensors" for shard, tensors in shards.items()
+                           for tensor in tensors}}
+
+
+DIRECTORIES = {
+    **{name: ({"config.json": config, "a.safetensors": tensors}, data)
+       for name, (config, tensors, data) in ONE_FILE.items()},
+    "indexed": ({"config.json": {}, "model.safetensors.index.json": index(a=PLAIN, b=MORE),
+                 "a.safetensors": PLAIN, "b.safetensors": MORE}, b"\1\2\3"),
+    "indexed_one": ({"config.json": {}, "model.safetensors.index.json": index(a=PLAIN),
+                     "a.safetensors": PLAIN, "b.safetensors": MORE}, b"\1"),
+    "indexed_astray": ({"config.json": {}, "model.safetensors.index.json": index(b=PLAIN, a=MORE),
+                        "a.safetensors": PLAIN, "b.safetensors": MORE}, b"\1"),
+    "indexed_elsewhere": ({"config.json": {}, "model.safetensors.index.json":
+                           {"weight_map": {"m.weight": "../c.safetensors", "n": 1}},
+                           "a.safetensors": PLAIN}, b""),
+    "indexed_exl3": ({"config.json": quantized(quant_method="exl3", bits=3, head_bits=6),
+                      "model.safetensors.index.json": index(a=EXL3, b=MORE), "a.safetensors": EXL3,
+                      "b.safetensors": MORE, "ngram_embedding.safetensors": NGRAM}, b"\x3c"),
+    "indexed_mlx": ({"config.json": {"quantization": {"bits": 4, "group_size": 32}},
+                     "model.safetensors.index.json":
+                     index(a=["m.weight"], b=["m.scales", "m.biases"]),
+                     "a.safetensors": {"m.weight": MLX["m.weight"]},
+                     "b.safetensors": {name: MLX[name] for name in ("m.scales", "m.biases")}},
+                    b"\x3f"),
+    "sharded": ({"config.json": {}, "a.safetensors": PLAIN, "b.safetensors": MORE}, b"\1\2\3"),
+    "twice": ({"config.json": {}, "a.safetensors": PLAIN, "b.safetensors": PLAIN}, b"\1"),
+    "gptq_older": ({"config.json": {}, "quantize_config.json":
+                    {"bits": 4, "group_size": 32, "desc_act": False, "sym": True},
+                    "a.safetensors": GPTQ}, b"\x77"),
+}
+
+
+def directory(files, data):
+    return b"\0".join([*(json.dumps(files[name]).encode() if name in files else b""
+                         for name in FILES), data])
+
+
 def main():
     root = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).parent / "corpus"
-    for folder, seeds in (
-            ("safetensors", SAFETENSORS),
-            ("hf_config", {name: b"\0".join([json.dumps(config).encode(), json.dumps(tensors).encode(),
-                                             data])
-                           for name, (config, tensors, data) in DIRECTORIES.items()})):
+    for folder, seeds in (("safetensors", SAFETENSORS),
+                          ("hf_directory", {name: directory(files, data)
+                                            for name, (files, data) in DIRECTORIES.items()})):
         (root / folder).mkdir(parents=True, exist_ok=True)
         for name, seed in seeds.items():
             (root / folder / name).write_bytes(seed)

@@ -9,6 +9,7 @@
 #include "base/progress.h"
 #include "file/container.h"
 #include "file/safetensors.h"
+#include "load.h"
 #include "verbs.h"
 
 namespace espalier::app {
@@ -75,7 +76,7 @@ Status dequantize(const DequantizeOptions& options) {
   const OutputType& type = *std::find_if(
       kOutputTypes.begin(), kOutputTypes.end(),
       [&options](const OutputType& candidate) { return candidate.name == options.type; });
-  ESPALIER_TRY(const file::Container container, file::open_container(options.input));
+  ESPALIER_TRY(const file::Container container, open_model(options.input));
   ESPALIER_TRY(std::vector<file::NamedMatrix> tensors, file::list_matrices(container));
   std::erase_if(tensors, [&options](const file::NamedMatrix& tensor) {
     return ::fnmatch(options.tensors.c_str(), tensor.name.c_str(), 0) != 0;

@@ -5,12 +5,18 @@
 
 #include "compute/cpu/cpu_ops.h"
 #include "compute/reference/reference.h"
+#include "hub/cache.h"
 
 namespace espalier::app {
 
-Result<LoadedModel> load(const std::string& path) {
+Result<file::Container> open_model(const std::string& model) {
+  ESPALIER_TRY(const std::filesystem::path path, hub::find_model(model));
+  return file::open_container(path);
+}
+
+Result<LoadedModel> load(const std::string& model) {
   LoadedModel loaded;
-  ESPALIER_TRY(file::Container container, file::open_container(path));
+  ESPALIER_TRY(file::Container container, open_model(model));
   loaded.container = std::make_unique<file::Container>(std::move(container));
   const auto* gguf = std::get_if<file::Gguf>(loaded.container.get());
   const auto* directory = std::get_if<file::HfDirectory>(loaded.container.get());
@@ -22,7 +28,7 @@ Result<LoadedModel> load(const std::string& path) {
   const std::size_t tokens = loaded.tokenizer->vocab_size();
   const std::size_t rows = loaded.model->info().vocab_size;
   if (tokens > rows) {
-    return input_error("{}: the vocabulary has {} tokens, but the embedding only {} rows", path,
+    return input_error("{}: the vocabulary has {} tokens, but the embedding only {} rows", model,
                        tokens, rows);
   }
   return loaded;

@@ -20,9 +20,11 @@ struct LoadedModel {
   std::unique_ptr<text::Tokenizer> tokenizer;  // null where the container has none we can read
 };
 
-// Opens `path`, a GGUF file or a Hugging Face directory, and checks that vocabulary and embedding
-// agree.
-[[nodiscard]] Result<LoadedModel> load(const std::string& path);
+// What `model` names: a GGUF file, a Hugging Face directory, or a model that was pulled.
+[[nodiscard]] Result<file::Container> open_model(const std::string& model);
+
+// The same with everything read, after a check that vocabulary and embedding agree.
+[[nodiscard]] Result<LoadedModel> load(const std::string& model);
 
 // An error that says what to do where there is no tokenizer.
 [[nodiscard]] Status need_tokenizer(const LoadedModel& loaded);

@@ -18,9 +18,13 @@ int main(int argc, char** argv) {
   app::Verb verb;
   app::add_inspect(app, verb);
   app::add_tokenize(app, verb);
+  app::add_convert(app, verb);
   app::add_dequantize(app, verb);
   app::add_logits(app, verb);
   app::add_run(app, verb);
+  app::add_pull(app, verb);
+  app::add_list(app, verb);
+  app::add_rm(app, verb);
   app::add_bench(app, verb);
 
   try {

@@ -11,11 +11,15 @@ namespace espalier::app {
 
 using Verb = std::function<Status()>;
 
+void add_convert(CLI::App& app, Verb& run);
 void add_bench(CLI::App& app, Verb& run);
 void add_dequantize(CLI::App& app, Verb& run);
 void add_inspect(CLI::App& app, Verb& run);
 void add_tokenize(CLI::App& app, Verb& run);
 void add_logits(CLI::App& app, Verb& run);
 void add_run(CLI::App& app, Verb& run);
+void add_pull(CLI::App& app, Verb& run);
+void add_list(CLI::App& app, Verb& run);
+void add_rm(CLI::App& app, Verb& run);
 
 }  // namespace espalier::app

@@ -27,8 +27,19 @@ struct NamedMatrix {
   pack::Matrix matrix;               // [product of the other dimensions, cols]
 };
 
-// Everything in the container that has values, in its order. Errors: a packed matrix whose parts
-// contradict each other.
+struct Contents {
+  std::vector<NamedMatrix> matrices;  // everything that has values, in the container's order
+  // A directory's tensors that are in none of these, such as tables of integers.
+  std::vector<const SafetensorsTensor*> others;
+};
+
+// Everything in the container. Errors: a packed matrix whose parts contradict each other.
+[[nodiscard]] Result<Contents> list_contents(const Container& container);
+
+// Its matrices alone.
 [[nodiscard]] Result<std::vector<NamedMatrix>> list_matrices(const Container& container);
+
+// Bytes of a matrix with everything that it keeps beside its codes.
+[[nodiscard]] std::uint64_t matrix_bytes(const pack::Matrix& matrix);
 
 }  // namespace espalier::file

@@ -9,8 +9,19 @@
 namespace espalier::measure {
 
 // The small operators that a pass consists of.
-enum class Operator { kEmbed, kProject, kRmsNorm, kRope, kStoreKv, kAttention, kGate, kAdd };
-inline constexpr std::size_t kOperators = 8;
+enum class Operator {
+  kEmbed,
+  kProject,
+  kRmsNorm,
+  kRope,
+  kStoreKv,
+  kAttention,
+  kGate,
+  kAdd,
+  kScale,
+  kSoftcap,
+};
+inline constexpr std::size_t kOperators = 10;
 
 [[nodiscard]] std::string_view operator_name(Operator op);
 
@@ -45,8 +56,14 @@ class ProfiledOps final : public compute::Ops {
   void gate(std::size_t count, const float* gate, const float* up, compute::Activation activation,
             float* y) override;
   void add(std::size_t count, const float* x, float* y) override;
+  void scale(std::size_t count, float factor, float* x) override;
+  void softcap(std::size_t count, float cap, float* x) override;
 
  private:
+  // Does `work` and books its time on `op`.
+  template <typename Work>
+  void timed(Operator op, const Work& work);
+
   compute::Ops& inner_;
   std::array<OperatorAccount, kOperators> accounts_;
 };

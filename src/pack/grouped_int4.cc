@@ -64,6 +64,25 @@ constexpr bool is_compressed_tensors(Int4Layout layout) {
   return layout == Int4Layout::kCtSymmetric || layout == Int4Layout::kCtAsymmetric;
 }
 
+// Scale and zero point of one of a row's `groups` groups.
+template <Int4Layout kLayout>
+Int4Group group_at(const Matrix& m, std::uint64_t row, std::uint64_t group, std::uint64_t groups) {
+  const std::uint64_t index =
+      is_compressed_tensors(kLayout) ? row * groups + group : group * m.rows + row;
+  return {load_scale(m.scale_type, m.scales.data() + index * scale_size(m.scale_type)),
+          zero_at<kLayout>(m, row, group, groups)};
+}
+
+// In the order of Int4Layout.
+constexpr auto kGroupReaders =
+    std::to_array<Int4Group (*)(const Matrix&, std::uint64_t, std::uint64_t, std::uint64_t)>({
+        group_at<Int4Layout::kGptqV1>,
+        group_at<Int4Layout::kGptqV2>,
+        group_at<Int4Layout::kAwq>,
+        group_at<Int4Layout::kCtSymmetric>,
+        group_at<Int4Layout::kCtAsymmetric>,
+    });
+
 // In the order of Int4Layout.
 constexpr auto kDecoders = std::to_array<decltype(Format::decode_rows)>({
     decode_int4_rows<Int4Layout::kGptqV1>,
@@ -98,13 +117,9 @@ void decode_int4_rows(const Matrix& matrix, std::uint64_t first, std::uint64_t c
           matrix.input_group.empty()
               ? col / group_size
               : load<std::uint32_t>(matrix.input_group.data() + col * sizeof(std::uint32_t));
-      const std::uint64_t scale_index =
-          is_compressed_tensors(kLayout) ? row * groups + group : group * matrix.rows + row;
-      const float scale = load_scale(
-          matrix.scale_type, matrix.scales.data() + scale_index * scale_size(matrix.scale_type));
-      const int level =
-          code_at<kLayout>(matrix, row, col) - zero_at<kLayout>(matrix, row, group, groups);
-      *out++ = scale * static_cast<float>(level);
+      const Int4Group meaning = group_at<kLayout>(matrix, row, group, groups);
+      const int level = code_at<kLayout>(matrix, row, col) - meaning.zero;
+      *out++ = meaning.scale * static_cast<float>(level);
     }
   }
 }
@@ -129,6 +144,11 @@ const Format* find_int4_format(Int4Layout layout, std::uint64_t group_size) {
     }
   }
   return nullptr;
+}
+
+Int4Group int4_group(const Matrix& matrix, std::uint64_t row, std::uint64_t group) {
+  const auto layout = static_cast<std::size_t>(layout_of(*matrix.format));
+  return kGroupReaders[layout](matrix, row, group, group_count(matrix));
 }
 
 std::uint64_t int4_group_size(const Matrix& matrix) { return matrix.cols / group_count(matrix); }

@@ -40,6 +40,13 @@ inline constexpr std::uint64_t kWholeRow = 0;
 // Input features in a group of `matrix`, in formats with one group a row too.
 [[nodiscard]] std::uint64_t int4_group_size(const Matrix& matrix);
 
+// Scale and zero point of group `group` of a row.
+struct Int4Group {
+  float scale = 0;
+  int zero = 0;
+};
+[[nodiscard]] Int4Group int4_group(const Matrix& matrix, std::uint64_t row, std::uint64_t group);
+
 // A view of rows × cols values. `zeros` is empty for kCtSymmetric, `input_group` where features are
 // in order. Errors: columns that do not fill whole groups and words, rows that do not fill words
 // where the layout needs it, parts whose size is not the one that rows and columns ask for, groups

@@ -21,17 +21,6 @@ float extreme_of(const float* values) {
 int nibble(const std::uint8_t* codes, int i) { return codes[i % 16] >> (i / 16 * 4) & 15; }
 int high_bit(const std::uint8_t* high, int i) { return (high[i / 8] >> i % 8 & 1) << 4; }
 
-// Codes of up to five bits to nibbles and, where the format has them, bits above.
-void store(const std::uint8_t* from, std::uint8_t* codes, std::uint8_t* high) {
-  for (int i = 0; i < 16; ++i) {
-    codes[i] = static_cast<std::uint8_t>((from[i] & 15) | (from[i + 16] & 15) << 4);
-  }
-  if (high == nullptr) return;
-  for (int i = 0; i < 32; ++i) {
-    high[i / 8] = static_cast<std::uint8_t>(high[i / 8] | (from[i] >> 4) << i % 8);
-  }
-}
-
 // The symmetric types: the extreme value gets the code of −center exactly, so codes reach one step
 // further on its side. Returns the scale.
 std::uint16_t encode_symmetric(const float* values, int center, std::uint8_t* codes) {
@@ -65,6 +54,16 @@ ScaleAndMinimum encode_range(const float* values, int top, std::uint8_t* codes) 
 
 }  // namespace
 
+void store_block_codes(const std::uint8_t* from, std::uint8_t* codes, std::uint8_t* high) {
+  for (int i = 0; i < 16; ++i) {
+    codes[i] = static_cast<std::uint8_t>((from[i] & 15) | (from[i + 16] & 15) << 4);
+  }
+  if (high == nullptr) return;
+  for (int i = 0; i < 32; ++i) {
+    high[i / 8] = static_cast<std::uint8_t>(high[i / 8] | (from[i] >> 4) << i % 8);
+  }
+}
+
 void BlockQ4_0::decode(float* out) const {
   const float d = half_to_float(scale);
   for (int i = 0; i < 32; ++i) out[i] = d * static_cast<float>(nibble(codes, i) - 8);
@@ -74,7 +73,7 @@ BlockQ4_0 BlockQ4_0::encode(const float* values) {
   BlockQ4_0 block{};
   std::uint8_t codes[32];
   block.scale = encode_symmetric(values, 8, codes);
-  store(codes, block.codes, nullptr);
+  store_block_codes(codes, block.codes, nullptr);
   return block;
 }
 
@@ -90,7 +89,7 @@ BlockQ4_1 BlockQ4_1::encode(const float* values) {
   const auto [scale, minimum] = encode_range(values, 15, codes);
   block.scale = scale;
   block.minimum = minimum;
-  store(codes, block.codes, nullptr);
+  store_block_codes(codes, block.codes, nullptr);
   return block;
 }
 
@@ -105,7 +104,7 @@ BlockQ5_0 BlockQ5_0::encode(const float* values) {
   BlockQ5_0 block{};
   std::uint8_t codes[32];
   block.scale = encode_symmetric(values, 16, codes);
-  store(codes, block.codes, block.high);
+  store_block_codes(codes, block.codes, block.high);
   return block;
 }
 
@@ -123,7 +122,7 @@ BlockQ5_1 BlockQ5_1::encode(const float* values) {
   const auto [scale, minimum] = encode_range(values, 31, codes);
   block.scale = scale;
   block.minimum = minimum;
-  store(codes, block.codes, block.high);
+  store_block_codes(codes, block.codes, block.high);
   return block;
 }
 

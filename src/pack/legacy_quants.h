@@ -8,6 +8,10 @@
 
 namespace espalier::pack {
 
+// Puts 32 codes into the nibbles of a block and, where it has them (not null), the bits above,
+// which have to be zero before.
+void store_block_codes(const std::uint8_t* from, std::uint8_t* codes, std::uint8_t* high);
+
 // 4.5 bits per weight. value = scale · (code − 8), code 0 … 15.
 struct BlockQ4_0 {
   static constexpr int kValues = 32;

@@ -27,10 +27,6 @@ float rounded(ScaleType type, float value) {
   return load_scale(type, bytes);
 }
 
-std::uint32_t code_bits(const Format& format) {
-  return format.block_bytes * 8 / format.block_values;
-}
-
 // Code `index` of a row's bit stream. A code has at most 8 bits, so it lies in one or two bytes.
 unsigned read_code(const std::byte* row, std::uint64_t index, std::uint32_t bits) {
   const std::uint64_t bit = index * bits;
@@ -41,20 +37,12 @@ unsigned read_code(const std::byte* row, std::uint64_t index, std::uint32_t bits
   return window & ((1u << bits) - 1);
 }
 
-// Puts a code into a bit stream that is zero from that place on.
-void write_code(std::byte* row, std::uint64_t index, std::uint32_t bits, unsigned code) {
-  const std::uint64_t bit = index * bits;
-  const unsigned shift = bit % 8;
-  row[bit / 8] |= static_cast<std::byte>(code << shift);
-  if (shift + bits > 8) row[bit / 8 + 1] |= static_cast<std::byte>(code >> (8 - shift));
-}
-
 // The one loop of all decoders: group_decoder(g), with g counting the groups of the whole matrix,
 // gives the function from a code of that group to its value.
 template <typename GroupDecoder>
 void decode_groups(const Matrix& matrix, std::uint64_t first, std::uint64_t count, float* out,
                    GroupDecoder group_decoder) {
-  const std::uint32_t bits = code_bits(*matrix.format);
+  const std::uint32_t bits = mlx_code_bits(*matrix.format);
   const std::uint32_t group = matrix.format->block_values;
   const std::uint64_t groups = matrix.cols / group;
   for (std::uint64_t row = first; row < first + count; ++row) {
@@ -90,6 +78,13 @@ Status check_values(const Format& format, std::span<const float> values, std::ui
 
 }  // namespace
 
+void write_mlx_code(std::byte* row, std::uint64_t index, std::uint32_t bits, unsigned code) {
+  const std::uint64_t bit = index * bits;
+  const unsigned shift = bit % 8;
+  row[bit / 8] |= static_cast<std::byte>(code << shift);
+  if (shift + bits > 8) row[bit / 8 + 1] |= static_cast<std::byte>(code >> (8 - shift));
+}
+
 void decode_mlx_affine_rows(const Matrix& matrix, std::uint64_t first, std::uint64_t count,
                             float* out) {
   const ScaleType type = matrix.scale_type;
@@ -116,7 +111,7 @@ Result<PackedMatrix> encode_mlx_affine(const Format& format, std::span<const flo
                                        std::uint64_t rows, std::uint64_t cols,
                                        ScaleType scale_type) {
   ESPALIER_CHECK(check_values(format, values, rows, cols));
-  const std::uint32_t bits = code_bits(format);
+  const std::uint32_t bits = mlx_code_bits(format);
   const std::uint32_t group = format.block_values;
   const std::size_t groups = values.size() / group;
   const float top = static_cast<float>((1u << bits) - 1);
@@ -141,7 +136,8 @@ Result<PackedMatrix> encode_mlx_affine(const Format& format, std::span<const flo
     }
     for (std::size_t i = 0; i < group; ++i) {
       const float code = std::clamp(std::rint((from[i] - bias) / scale), 0.0f, top);
-      write_code(packed.data.data() + g * format.block_bytes, i, bits, static_cast<unsigned>(code));
+      write_mlx_code(packed.data.data() + g * format.block_bytes, i, bits,
+                     static_cast<unsigned>(code));
     }
     if (!std::isfinite(rounded(scale_type, scale)) || !std::isfinite(rounded(scale_type, bias))) {
       return input_error("{}: values {} … {} of row {} overflow the type of the scales",
@@ -217,7 +213,7 @@ Result<PackedMatrix> encode_mlx_float(const Format& format, std::span<const floa
                                       std::uint64_t rows, std::uint64_t cols, ScaleType value_type,
                                       std::optional<float> global_scale) {
   ESPALIER_CHECK(check_values(format, values, rows, cols));
-  const std::uint32_t bits = code_bits(format);
+  const std::uint32_t bits = mlx_code_bits(format);
   const std::uint32_t group = format.block_values;
   const bool nvfp4 = group == 16;
   if (global_scale && (!nvfp4 || !std::isfinite(*global_scale) || *global_scale <= 0)) {
@@ -251,8 +247,8 @@ Result<PackedMatrix> encode_mlx_float(const Format& format, std::span<const floa
     for (std::size_t i = 0; i < group && stored.divisor != 0; ++i) {
       const float value =
           rounded(value_type, rounded(value_type, from[i]) / stored.divisor) * encode_factor;
-      write_code(packed.data.data() + g * format.block_bytes, i, bits,
-                 bits == 4 ? nearest_e2m1(value) : float_to_e4m3(value));
+      write_mlx_code(packed.data.data() + g * format.block_bytes, i, bits,
+                     bits == 4 ? nearest_e2m1(value) : float_to_e4m3(value));
     }
   }
   ESPALIER_TRY(packed.view,

@@ -19,6 +19,14 @@ void decode_mlx_affine_rows(const Matrix& matrix, std::uint64_t first, std::uint
 void dequantize_mlx_affine_rows(const Matrix& matrix, std::uint64_t first, std::uint64_t count,
                                 float* out);
 
+// Puts code `index` into the bit stream of a row, which is zero from that place on.
+void write_mlx_code(std::byte* row, std::uint64_t index, std::uint32_t bits, unsigned code);
+
+// Bits of a code of an MLX format.
+[[nodiscard]] inline std::uint32_t mlx_code_bits(const Format& format) {
+  return format.block_bytes * 8 / format.block_values;
+}
+
 // Packs values [rows, cols] with scales and biases of type `scale_type`: the bytes of
 // mlx.quantize when the values are of that type. Errors: sizes that do not fit, a value that is
 // not finite, a group whose scale or bias overflows the type.

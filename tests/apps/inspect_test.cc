@@ -6,7 +6,9 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "file/safetensors.h"
 #include "support/command.h"
+#include "support/data.h"
 #include "support/files.h"
 #include "support/gguf_builder.h"
 
@@ -63,6 +65,10 @@ metadata (5)
 tensors (2)
   norm         4         F32      16
   proj.weight  64 × 100  Q4_1  4,000
+
+  group        type  tensors  values  bytes  bits per weight
+  norm         F32         1       4     16           32.000
+  proj.weight  Q4_1        1   6,400  4,000            5.000
 
   type  tensors  values  bytes  of all  bits per weight
   Q4_1        1   6,400  4,000   99.6%            5.000
@@ -171,6 +177,100 @@ TEST(Inspect, NothingOfTheFileReachesTheTerminalRaw) {
   EXPECT_EQ(out["tensors"][0]["name"], "tensor\x1b[2J\x07\x7f\xc2\x9b\ufffd\n\u202e");
 }
 
+TEST(Inspect, GroupsAreTensorsThatDifferInNumbersOnlyAndShareAType) {
+  const TemporaryDirectory folder;
+  GgufBuilder file;
+  for (const char* name : {"blk.0.a.weight", "blk.10.a.weight", "blk.2a.a.weight", "7"}) {
+    file.tensor(name, {1}, {0.0f});
+  }
+  file.tensor("blk.1.a.weight", {32}, "Q8_0", std::vector<float>(32));
+  const json groups = json::parse(inspect(file.write(folder / "m.gguf"), {"--json"}).out)["groups"];
+  const auto group = [](const char* name, const char* type, int tensors, int values, int bytes) {
+    return json{{"name", name},     {"type", type},   {"tensors", tensors},
+                {"values", values}, {"bytes", bytes}, {"bits_per_weight", 8.0 * bytes / values}};
+  };
+  EXPECT_EQ(groups,
+            (json{group("blk.*.a.weight", "F32", 2, 2, 8), group("blk.2a.a.weight", "F32", 1, 1, 4),
+                  group("*", "F32", 1, 1, 4), group("blk.*.a.weight", "Q8_0", 1, 32, 34)}));
+}
+
+struct DirectoryCase {
+  const char* name;
+  const char* quantization;
+  const char* module;
+  const char* type;
+  std::uint64_t bytes;  // of the module with all its parts
+};
+
+// Sizes: codes, scales, zero points and groups of inputs, counted by hand.
+TEST(Inspect, DirectoriesOfEveryKind) {
+  const DirectoryCase cases[] = {
+      {"models/llama-bf16", "not quantized", "model.layers.0.mlp.up_proj.weight", "BF16",
+       256 * 128 * 2},
+      {"models/awq-gemm-g128", "AWQ", "model.layers.0.mlp.up_proj.weight", "AWQ-4-g128",
+       512 * (256 / 2 + 2 * 2 + 2 / 2)},
+      {"models/ct-w4a16-asym-g128", "compressed-tensors", "model.layers.1.mlp.down_proj.weight",
+       "CT-ASYM-4-g128", 256 * (512 / 2 + 4 * 2 + 4 / 2)},
+      {"models/gptq-v1-g128-desc_act-asym", "GPTQ", "model.layers.1.mlp.down_proj.weight",
+       "GPTQ-V1-4-g128", 256 * (512 / 2 + 4 * 2 + 4 / 2) + 512 * 4},
+  };
+  for (const DirectoryCase& expected : cases) {
+    SCOPED_TRACE(expected.name);
+    const CommandResult result = inspect(test::data_path(expected.name), {"--json"});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const json out = json::parse(result.out);
+    EXPECT_EQ(out["format"], "Hugging Face directory");
+    EXPECT_EQ(out["quantization"], expected.quantization);
+    EXPECT_EQ(out["files"], (json{"model.safetensors"}));
+    EXPECT_EQ(out["config"]["model_type"], "llama");
+    const auto found =
+        std::find_if(out["tensors"].begin(), out["tensors"].end(),
+                     [&](const json& tensor) { return tensor["name"] == expected.module; });
+    ASSERT_NE(found, out["tensors"].end());
+    EXPECT_EQ((*found)["type"], expected.type);
+    EXPECT_EQ((*found)["bytes"], expected.bytes);
+    // The parts of packed modules are in these and are no tensors of their own.
+    for (const json& tensor : out["tensors"]) EXPECT_NE(tensor["type"], "I32") << tensor;
+    const std::string text = inspect(test::data_path(expected.name)).out;
+    EXPECT_THAT(text, HasSubstr(fmt::format("Hugging Face directory, {}, one safetensors file\n",
+                                            expected.quantization)));
+    EXPECT_THAT(text, HasSubstr("  model.layers.*.mlp.up_proj.weight "));
+  }
+}
+
+TEST(Inspect, ASafetensorsFileByItself) {
+  const TemporaryDirectory folder;
+  const auto path = folder / "t.safetensors";
+  auto writer = file::SafetensorsWriter::create(
+      path, {{"ids", file::Dtype::kI32, {2, 3}}, {"x", file::Dtype::kBF16, {4}}},
+      {{"made", "by\nhand"}});
+  ASSERT_TRUE(writer);
+  const std::string zeros(24, '\0');
+  ASSERT_TRUE(writer->write("ids", as_bytes(zeros)));
+  ASSERT_TRUE(writer->write("x", as_bytes(zeros).first(8)));
+  ASSERT_TRUE(writer->finish());
+  EXPECT_EQ(inspect(path).out, path.string() + R"(
+one safetensors file
+
+metadata (1)
+  made  string  "by\nhand"
+
+tensors (2)
+  ids  2 × 3  I32   24
+  x    4      BF16   8
+
+  group  type  tensors  values  bytes  bits per weight
+  ids    I32         1       6     24           32.000
+  x      BF16        1       4      8           16.000
+
+  type  tensors  values  bytes  of all  bits per weight
+  I32         1       6     24   75.0%           32.000
+  BF16        1       4      8   25.0%           16.000
+  all         2      10     32  100.0%           25.600
+)");
+  EXPECT_EQ(json::parse(inspect(path, {"--json"}).out)["metadata"]["made"], "by\nhand");
+}
+
 TEST(InspectWrong, OneLineAndExitCode2) {
   const TemporaryDirectory folder;
   const auto expect_error = [&](const std::filesystem::path& path, const std::string& message) {
@@ -183,7 +283,17 @@ TEST(InspectWrong, OneLineAndExitCode2) {
     }
   };
   expect_error(folder / "absent.gguf", "cannot open: No such file or directory");
-  expect_error(folder.path(), "expected a file, found a directory");
+  const std::filesystem::path empty = folder / "empty";
+  std::filesystem::create_directory(empty);
+  const CommandResult no_config = inspect(empty);
+  EXPECT_EQ(no_config.exit_code, 2);
+  EXPECT_EQ(no_config.err, "error: " + (empty / "config.json").string() +
+                               ": cannot open: No such file or directory\n");
+  test::write_file(empty / "config.json", "{}");
+  expect_error(empty, "holds no *.safetensors file");
+  test::write_file(folder / "t.safetensors", "short");
+  expect_error(folder / "t.safetensors",
+               "not a safetensors file: it has 5 bytes, expected at least 8");
   test::write_file(folder / "text", "# A title");
   expect_error(folder / "text", "not a GGUF file: starts with '# A ', expected 'GGUF'");
   expect_error(sample().add("llama.block_count", "two").write(folder / "twice.gguf"),

@@ -18,10 +18,12 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"base", {}},
     {"pack", {"base"}},
     {"file", {"base", "pack"}},
+    {"hub", {"base", "file"}},
     {"text", {"base", "pack", "file"}},
     {"compute", {"base", "pack"}},
     {"model", {"base", "pack", "file", "compute"}},
     {"run", {"base", "pack", "file", "text", "compute", "model"}},
+    {"convert", {"base", "pack", "file", "text", "model"}},
     {"measure", {"base", "pack", "file", "text", "compute", "model", "run"}},
 };
 

@@ -7,7 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "support/base64.h"
+#include "base/base64.h"
 #include "support/zstd.h"
 #include "text/tokenizer.h"
 
@@ -19,13 +19,17 @@ using nlohmann::json;
 struct GoldenVocabulary {
   std::string name;
   std::size_t cases, disagreements;
-  bool cleans_spaces;  // detok_b64 went through a clean-up that loses bytes
+  // For these vocabularies llama.cpp makes detok_b64 with a clean-up that cannot be switched off
+  // there: it drops the space before ? ! . , and before 's 'm 're 've, and both spaces around a
+  // single apostrophe, so the text that was encoded does not come back. Here it does, byte for
+  // byte; that is what decoded_b64 checks, and detok_b64 is not compared.
+  bool cleans_spaces;
 };
 
 void PrintTo(const GoldenVocabulary& vocabulary, std::ostream* out) { *out << vocabulary.name; }
 
 std::string bytes_of(const json& golden, const char* key) {
-  return test::base64_decode(golden[key].get_ref<const std::string&>());
+  return base64_decode(golden[key].get_ref<const std::string&>()).value();
 }
 
 class GoldenTokenizer : public testing::TestWithParam<GoldenVocabulary> {

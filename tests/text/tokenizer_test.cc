@@ -89,6 +89,44 @@ TEST(TokenizerFromGguf, ControlTokensAreFoundOnlyWhenAskedFor) {
   EXPECT_EQ(cut(*tokenizer, "a<s>b<tag>c"), "a|<|s|>|b|<tag>|c");
 }
 
+// As cut(), for parts.
+std::string cut_parts(const Tokenizer& tokenizer, const std::vector<TextPart>& parts) {
+  std::string result;
+  for (const TokenId id : tokenizer.encode(parts, AddSpecial::kNo)) {
+    if (!result.empty()) result += '|';
+    result += *tokenizer.piece(id, ControlTokens::kPrint);
+  }
+  return result;
+}
+
+TEST(TokenizerFromGguf, PartsSayWhereControlTokensAreFound) {
+  const auto tokenizer = opened(byte_pair_file());
+  constexpr auto kYes = ParseSpecial::kYes, kNo = ParseSpecial::kNo;
+  EXPECT_EQ(cut_parts(*tokenizer, {{"<s>a<s>", kYes}, {"<s>b", kNo}, {"<s>", kYes}}),
+            "<s>|a|<s>|<|s|>|b|<s>");
+  // Spelled across a border, it is text unless both sides ask for it.
+  EXPECT_EQ(cut_parts(*tokenizer, {{"<s", kYes}, {">", kNo}}), "<|s|>");
+  EXPECT_EQ(cut_parts(*tokenizer, {{"<", kNo}, {"s>", kYes}}), "<|s|>");
+  EXPECT_EQ(cut_parts(*tokenizer, {{"<", kYes}, {"s", kNo}, {">", kYes}}), "<|s|>");
+  EXPECT_EQ(cut_parts(*tokenizer, {{"<", kYes}, {"", kNo}, {"s>", kYes}}), "<s>");
+  // User-defined tokens are found in any text, across borders too.
+  EXPECT_EQ(cut_parts(*tokenizer, {{"a<t", kYes}, {"ag>b", kNo}}), "a|<tag>|b");
+  // Words go on across borders.
+  EXPECT_EQ(cut_parts(*tokenizer, {{"<s>t", kYes}, {"h", kNo}, {"e the", kYes}}), "<s>|the| the");
+  EXPECT_EQ(cut_parts(*tokenizer, {}), "");
+}
+
+TEST(TokenizerFromGguf, PartsAreEncodedAsTheTextTheyMake) {
+  const auto byte_pair = opened(byte_pair_file()), sentence_piece = opened(sentence_piece_file());
+  const std::string_view before = "<s>the the\n", message = " ababa 12 中the", after = "</s>ab a";
+  const std::string all = std::string(before).append(message).append(after);
+  for (const Tokenizer* tokenizer : {byte_pair.get(), sentence_piece.get()}) {
+    const TextPart parts[] = {{before, ParseSpecial::kYes}, {message}, {after, ParseSpecial::kYes}};
+    EXPECT_EQ(tokenizer->encode(parts, AddSpecial::kYes),
+              tokenizer->encode(all, AddSpecial::kYes, ParseSpecial::kYes));
+  }
+}
+
 TEST(TokenizerFromGguf, AddsBeginAndEndWhereTheFileSaysSo) {
   GgufBuilder file = byte_pair_file();
   const auto count = static_cast<std::uint32_t>(test::small_byte_pair_vocabulary().tokens.size());
@@ -118,7 +156,6 @@ TEST(TokenizerFromGguf, WithoutTheTokenToAddItGoesWithout) {
 
 TEST(TokenizerFromGguf, SentencePiecePutsASpaceBeforeEachText) {
   const auto tokenizer = opened(sentence_piece_file());
-  EXPECT_TRUE(tokenizer->adds_space_prefix());
   EXPECT_EQ(cut(*tokenizer, "the", AddSpecial::kYes), "<s>| the");
   EXPECT_EQ(cut(*tokenizer, "<tag>the"), "<tag>| the");
   const std::vector<TokenId> ids = tokenizer->encode("the the", AddSpecial::kNo, ParseSpecial::kNo);
@@ -127,7 +164,6 @@ TEST(TokenizerFromGguf, SentencePiecePutsASpaceBeforeEachText) {
 
   GgufBuilder without = sentence_piece_file();
   without.add("tokenizer.ggml.add_space_prefix", false);
-  EXPECT_FALSE(opened(without)->adds_space_prefix());
   EXPECT_EQ(cut(*opened(without), "the"), "the");
 }
 
