@@ -14,6 +14,7 @@
 #include "support/data.h"
 #include "support/files.h"
 #include "support/tiny_llama.h"
+#include "text/tokenizer.h"
 
 namespace espalier::convert {
 namespace {
@@ -90,10 +91,12 @@ TEST(Convert, GgufToDirectoryAndBack) {
   const fs::path gguf = write_tiny(folder / "m.gguf", {"Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1",
                                                        "F16", "BF16", "MXFP4", "NVFP4", "F32"});
   expect_converted(gguf, folder / "dir");
-  EXPECT_EQ(files_in(folder / "dir"), (std::set<std::string>{"config.json", "model.safetensors"}));
+  EXPECT_EQ(files_in(folder / "dir"),
+            (std::set<std::string>{"config.json", "generation_config.json", "model.safetensors",
+                                   "tokenizer.json", "tokenizer_config.json"}));
   const auto there = formats_in(folder / "dir");
-  EXPECT_EQ(there.at("MLX-4-g32"), 3);
-  EXPECT_EQ(there.at("MLX-5-g32"), 2);
+  EXPECT_EQ(there.at("MLX-4-g32"), 4);
+  EXPECT_EQ(there.at("MLX-5-g32"), 4);
   EXPECT_EQ(there.at("MLX-8-g32"), 2);
   EXPECT_EQ(there.at("MLX-MXFP4"), 1);
   EXPECT_EQ(there.at("MLX-NVFP4"), 1);
@@ -191,6 +194,10 @@ TEST(Convert, DirectoriesOfOthers) {
     expect_converted(test::data_path(name), gguf);
     EXPECT_TRUE(formats_in(gguf).contains(format)) << formats_in(gguf).begin()->first;
     EXPECT_LT(largest_difference(logits_of(gguf), logits_of(test::data_path(name))), 1e-5f);
+    const fs::path back = folder / fs::path(name).filename().string();
+    expect_converted(gguf, back);
+    // Llama 3's factors, which llama-bf16 has, are floats in GGUF.
+    EXPECT_LT(largest_difference(logits_of(back), logits_of(test::data_path(name))), 1e-5f);
   }
 }
 
@@ -202,7 +209,7 @@ TEST(Convert, UnpackWritesTheRestAsPlainNumbers) {
     SCOPED_TRACE(name);
     const fs::path gguf = folder / (fs::path(name).filename().string() + ".gguf");
     expect_converted(test::data_path(name), gguf, f32);
-    EXPECT_LT(largest_difference(logits_of(gguf), logits_of(test::data_path(name))), 0.2f);
+    EXPECT_LT(largest_difference(logits_of(gguf), logits_of(test::data_path(name))), 1e-4f);
   }
   EXPECT_EQ(formats_in(folder / "mlx-4-6-g64.gguf"),
             (std::map<std::string_view, int>{{"F32", 7}, {"Q4_1", 13}}));
@@ -238,6 +245,124 @@ TEST(Convert, TheSameWhateverTheThreads) {
   }
 }
 
+// --- Tokenizers ----------------------------------------------------------------------------------
+
+const char* const kTexts[] = {"",
+                              "a",
+                              " in the  end",
+                              "It's 1234 o'clock,\n\n\tand ALL'S well.\r\n ",
+                              "<|control_261|>x</s>",
+                              "na\u00efve \u4f60\u597d \U0001f600\u2581x"};
+
+// Both make the same ids of the texts, and the same bytes of the ids.
+void expect_same_tokenizer(const text::Tokenizer& a, const text::Tokenizer& b) {
+  for (const char* text : kTexts) {
+    for (const auto parse : {text::ParseSpecial::kNo, text::ParseSpecial::kYes}) {
+      const auto ids = a.encode(text, text::AddSpecial::kYes, parse);
+      EXPECT_EQ(b.encode(text, text::AddSpecial::kYes, parse), ids) << text;
+      EXPECT_EQ(*b.detokenize(ids), *a.detokenize(ids)) << text;
+    }
+  }
+  EXPECT_EQ(a.begin_of_sequence(), b.begin_of_sequence());
+  EXPECT_EQ(a.end_of_sequence(), b.end_of_sequence());
+}
+
+void expect_same_tokenizers(const fs::path& gguf, const fs::path& folder) {
+  expect_converted(gguf, folder / "dir");
+  expect_converted(folder / "dir", folder / "back.gguf");
+  const auto opened = file::Gguf::open(gguf);
+  const auto back = file::Gguf::open(folder / "back.gguf");
+  ASSERT_TRUE(opened && back);
+  const auto original = text::tokenizer_from_gguf(*opened);
+  const auto there = text::tokenizer_from_directory(folder / "dir");
+  const auto again = text::tokenizer_from_gguf(*back);
+  ASSERT_TRUE(original && there && again);
+  expect_same_tokenizer(**original, **there);
+  expect_same_tokenizer(**original, **again);
+}
+
+TEST(ConvertTokenizer, ByteLevel) {
+  const test::TemporaryDirectory folder;
+  for (const char* pre : {"gpt-2", "smollm", "llama-bpe", "qwen2", "deepseek-v3", "default"}) {
+    SCOPED_TRACE(pre);
+    const fs::path place = folder / pre;
+    fs::create_directory(place);
+    test::GgufBuilder file;
+    test::add_tiny_llama_metadata(file, {});
+    test::add_tiny_llama_vocabulary(file, {.pre = pre});
+    test::add_tiny_llama_tensors(file, {});
+    file.add("tokenizer.ggml.bos_token_id", std::uint32_t{261})
+        .add("tokenizer.ggml.eot_token_id", std::uint32_t{262})
+        .add("tokenizer.chat_template", "{{ messages }}");
+    expect_same_tokenizers(file.write(place / "m.gguf"), place);
+    EXPECT_EQ(test::read_file(place / "dir" / "chat_template.jinja"), "{{ messages }}");
+    const auto generation = file::read_json(place / "dir" / "generation_config.json");
+    EXPECT_EQ((*generation)["eos_token_id"], (file::Json{260, 262}));
+    EXPECT_EQ((*generation)["bos_token_id"], 261);
+    const auto back = file::Gguf::open(place / "back.gguf");
+    EXPECT_EQ(**back->string("tokenizer.chat_template"), "{{ messages }}");
+    EXPECT_EQ(**back->boolean("tokenizer.ggml.add_bos_token"), std::string(pre) == "llama-bpe");
+  }
+}
+
+// Pieces with scores, byte tokens for what no piece spells.
+TEST(ConvertTokenizer, SentencePiece) {
+  const test::TemporaryDirectory folder;
+  for (const bool prefix : {true, false}) {
+    const fs::path place = folder / (prefix ? "prefix" : "none");
+    fs::create_directory(place);
+    test::GgufBuilder file;
+    test::add_tiny_llama_metadata(file, {});
+    std::vector<std::string> tokens = {"<unk>", "<s>", "</s>"};
+    std::vector<std::int32_t> types = {2, 3, 3};
+    std::vector<float> scores = {0, 0, 0};
+    for (int byte = 0; byte < 256; ++byte) {
+      tokens.push_back(fmt::format("<0x{:02X}>", byte));
+      types.push_back(6);
+      scores.push_back(0);
+    }
+    for (const char* piece :
+         {"\u2581t", "in", "\u2581the", "he", "\u2581in", "nd", "and", "\u2581\u2581", "\u2581",
+          "t", "h", "e", "i", "n", "d", "a", "\u2581a", "l", "ll"}) {
+      tokens.emplace_back(piece);
+      types.push_back(1);
+      scores.push_back(static_cast<float>(259) - static_cast<float>(tokens.size()));
+    }
+    while (tokens.size() < 300) {
+      tokens.push_back(fmt::format("<extra_{}>", tokens.size()));
+      types.push_back(4);
+      scores.push_back(0);
+    }
+    file.add("tokenizer.ggml.model", "llama")
+        .add("tokenizer.ggml.tokens", tokens)
+        .add("tokenizer.ggml.token_type", types)
+        .add("tokenizer.ggml.scores", scores)
+        .add("tokenizer.ggml.bos_token_id", std::uint32_t{1})
+        .add("tokenizer.ggml.eos_token_id", std::uint32_t{2})
+        .add("tokenizer.ggml.unknown_token_id", std::uint32_t{0})
+        .add("tokenizer.ggml.add_space_prefix", prefix);
+    test::add_tiny_llama_tensors(file, {});
+    expect_same_tokenizers(file.write(place / "m.gguf"), place);
+  }
+}
+
+TEST(ConvertTokenizer, WhatCannotBeExpressedMayBeLeftOut) {
+  const test::TemporaryDirectory folder;
+  test::GgufBuilder file;
+  test::add_tiny_llama_metadata(file, {});
+  test::add_tiny_llama_vocabulary(file, {.pre = "superbpe"});  // cuts digits from the right
+  test::add_tiny_llama_tensors(file, {});
+  const fs::path gguf = file.write(folder / "m.gguf");
+  const auto refused = convert_path(gguf, folder / "dir", {.target = Target::kSafetensors});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().message,
+            gguf.string() +
+                ": metadata key 'tokenizer.ggml.pre': 'superbpe' cuts from the right, "
+                "which no step of a tokenizer.json does");
+  expect_converted(gguf, folder / "dir", {.tokenizer = TokenizerPart::kLeaveOut});
+  EXPECT_FALSE(fs::exists(folder / "dir" / "tokenizer.json"));
+}
+
 // --- What cannot be -----------------------------------------------------------------------------
 
 std::string refused(const fs::path& input, const fs::path& output, Options options) {
@@ -260,7 +385,7 @@ TEST(ConvertWrong, FormatsThatTheTargetCannotCarry) {
                 "form, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q1_0, Q2_0, TQ1_0, TQ2_0, MXFP4 and NVFP4. "
                 "With --unpack TYPE they become plain numbers");
   EXPECT_THAT(refused(test::data_path("models/exl3-mul1-mcg"), folder / "e.gguf", {}),
-              HasSubstr("15 of 20 tensors cannot go into a GGUF file as they are: "
+              HasSubstr("15 of 21 tensors cannot go into a GGUF file as they are: "
                         "'model.layers.1.mlp.down_proj.weight' and "));
   EXPECT_THAT(refused(test::data_path("models/mlx-4-6-g64"), folder / "e.gguf", {}),
               HasSubstr("2 of 20 tensors cannot go into a GGUF file as they are: "
@@ -305,6 +430,11 @@ TEST(ConvertWrong, ModelsThatAreIncomplete) {
   EXPECT_THAT(refused(dir, folder / "m.gguf", {}), HasSubstr("is missing"));
   test::write_file(dir / "config.json", R"({"model_type": "nothing"})");
   EXPECT_THAT(refused(dir, folder / "m.gguf", {}), HasSubstr("'nothing' is not supported"));
+
+  EXPECT_THAT(refused(test::data_path("models/qwen2"), folder / "m.gguf", {}),
+              HasSubstr("layers that slide beside others that do not have no counterpart"));
+  EXPECT_THAT(refused(test::data_path("models/gemma3"), folder / "m.gguf", {}),
+              HasSubstr("models of architecture 'gemma3_text' cannot be converted"));
 
   test::GgufBuilder extra = test::tiny_llama();
   extra.tensor("blk.0.attn_q.scale", {1}, {1.0f});
