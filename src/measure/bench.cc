@@ -208,7 +208,7 @@ Result<ProjectBench> bench_project(compute::Ops& ops, std::size_t threads,
   }
   bench.seconds = spread(std::move(seconds));
   ThreadPool pool(threads);
-  bench.bandwidth = read_bandwidth(pool, data);
+  bench.bandwidth = read_bandwidth(pool, data, 2);
   return bench;
 }
 

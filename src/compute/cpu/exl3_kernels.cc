@@ -195,7 +195,9 @@ HWY_INLINE void load_states(const std::byte* tile, const Ring<kBits>& ring, std:
       HWY_ALIGN std::int32_t left[kLanes];
       for (std::size_t l = 0; l < kLanes; ++l)
         left[l] = l == 0 ? 0 : static_cast<std::int32_t>(l) - 1;
-      before = hn::IfThenElse(hn::FirstN(d, 1), hn::Set(d, words[31]),
+      std::uint32_t last;  // the ring is closed
+      std::memcpy(&last, words + 31, sizeof(last));
+      before = hn::IfThenElse(hn::FirstN(d, 1), hn::Set(d, last),
                               hn::TableLookupLanes(word, hn::SetTableIndices(d, left)));
     } else {
       before = hn::LoadU(d, words - 1);
