@@ -53,9 +53,10 @@ TEST_P(HfModels, ReferenceLogitsAreTheGoldenOnes) {
   EXPECT_LT(errors_of(*reference::make_ops(), compute::KvType::kF32).largest, 1e-4f);
 }
 
-// 8-bit activations, where the format has a kernel for them, and a half-precision cache.
+// The half-precision cache is what costs; without it the backends agree.
 TEST_P(HfModels, CpuLogitsAreNear) {
-  EXPECT_LT(errors_of(*cpu::make_ops(2), compute::KvType::kF16).largest, 2e-2f);
+  EXPECT_LT(errors_of(*cpu::make_ops(2), compute::KvType::kF32).largest, 1e-4f);
+  EXPECT_LT(errors_of(*cpu::make_ops(2), compute::KvType::kF16).relative_rms, 1e-3);
 }
 
 INSTANTIATE_TEST_SUITE_P(Directories, HfModels,
