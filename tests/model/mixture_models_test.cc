@@ -135,6 +135,40 @@ TEST(HybridModels, BeginAnewAtPositionZeroAndCannotRewind) {
   EXPECT_EQ(logits[2], logits[0]);
 }
 
+// What MLX makes of a directory: the last axis of convolutions moved, 1 added to norms.
+TEST(HybridModels, NormsOfDirectoriesByMlxHoldTheirOne) {
+  const auto source = open_fixture("qwen3.5");
+  std::vector<file::SafetensorsWriter::Declaration> declarations;
+  std::vector<std::vector<float>> values;
+  for (const auto& tensor : source.files()[0].tensors()) {
+    std::vector<std::uint64_t> shape = tensor.shape;
+    values.push_back(**source.find_values(tensor.name));
+    if (tensor.name.ends_with("conv1d.weight")) std::swap(shape[1], shape[2]);
+    if (tensor.name.ends_with("norm.weight") && !tensor.name.ends_with("linear_attn.norm.weight")) {
+      for (float& value : values.back()) value += 1;
+    }
+    declarations.push_back({tensor.name, file::Dtype::kF32, shape});
+  }
+  const test::TemporaryDirectory folder;
+  auto writer = file::SafetensorsWriter::create(folder / "model.safetensors", declarations);
+  ASSERT_TRUE(writer) << writer.error().message;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    ASSERT_TRUE(writer->write(declarations[i].name, std::as_bytes(std::span(values[i]))));
+  }
+  ASSERT_TRUE(writer->finish());
+  test::write_file(folder / "config.json", source.config().json().dump());
+
+  const auto directory = file::HfDirectory::open(folder.path());
+  ASSERT_TRUE(directory) << directory.error().message;
+  const auto model = load_model(*directory);
+  ASSERT_TRUE(model) << model.error().message;
+  const test::Fixture golden("models/qwen3.5/golden.st");
+  const auto tokens = golden.get<std::int32_t>("tokens");
+  const auto logits = logits_in_chunks(**model, *reference::make_ops(), compute::KvType::kF32,
+                                       tokens, tokens.size());
+  EXPECT_LT(difference(logits, golden.get<float>("logits")), 1e-4);
+}
+
 // --- Checkpoints that contradict themselves
 // -------------------------------------------------------
 
