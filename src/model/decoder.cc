@@ -175,9 +175,10 @@ Result<std::unique_ptr<Model>> load_decoder(const Architecture& architecture, De
     rope.rope.pairs = pairs;
     rope.long_rope.pairs = pairs;
   }
+  const bool whole_norms = gguf || config.whole_norms;
   auto decoder = std::make_unique<Decoder>(architecture.name, std::move(config), weights.source());
   const Modules modules(weights, convention, architecture.names);
-  ESPALIER_CHECK(decoder->bind(modules, gguf ? 0 : architecture.hugging_face_norm_offset));
+  ESPALIER_CHECK(decoder->bind(modules, whole_norms ? 0 : architecture.hugging_face_norm_offset));
   return std::unique_ptr<Model>(std::move(decoder));
 }
 

@@ -109,6 +109,7 @@ struct DecoderConfig {
   std::vector<LayerRope> ropes;
   std::vector<LayerConfig> layers;
   std::size_t draft_layers = 0;  // that come after these in the file, and do not run
+  bool whole_norms = false;      // the file has norms as in GGUF, see Architecture
 
   // Calls change(attention) for each layer that has attention, or change(attention, layer).
   template <typename Change>

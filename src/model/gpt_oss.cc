@@ -21,7 +21,7 @@ Result<DecoderConfig> configure(const Settings& settings, const Weights& weights
   const std::size_t mlp_hidden = std::get<MlpConfig>(config.layers[0].mlp).hidden;
   ESPALIER_TRY(MixtureConfig mixture, read_mixture(settings, {.hidden = mlp_hidden}));
   mixture.activation = compute::Activation::kClampedSwiglu;
-  mixture.stacks = ExpertStacks::kGptOss;
+  if (settings.convention() == Convention::kHuggingFace) mixture.stacks = ExpertStacks::kGptOss;
   ESPALIER_TRY(const double limit, settings.positive(kSwigluLimit, 7));
   if (limit != 7) {
     return input_error("{}: found {}, expected 7", settings.place(kSwigluLimit), limit);

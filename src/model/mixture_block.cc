@@ -95,7 +95,7 @@ class ExpertBinder {
                     std::vector<GatedMlp>& experts, Linear GatedMlp::*part) const {
     const Weights& weights = modules_.weights();
     ESPALIER_TRY(const auto found, weights.find_matrix(module));
-    const bool transposed = found && config_.stacks == ExpertStacks::kGptOss &&
+    const bool transposed = found && config_.stacks == ExpertStacks::kGptOss && names_.up.empty() &&
                             pack::find_format(fmt::format("{}-T", found->format->name)) != nullptr;
     const std::size_t rows = transposed ? inputs : outputs;
     ESPALIER_TRY(const pack::Matrix stack,

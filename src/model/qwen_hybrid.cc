@@ -1,5 +1,7 @@
 #include "model/qwen_hybrid.h"
 
+#include <algorithm>
+
 #include "model/mixture_config.h"
 
 namespace espalier::model {
@@ -78,6 +80,17 @@ Status leave_out_draft_layers(const Settings& settings, DecoderConfig& config) {
   return {};
 }
 
+// MLX adds the 1 to norms when it converts a model. That it did shows in convolutions, whose last
+// axis it moves: [channels, kernel, 1].
+Result<bool> has_whole_norms(const Settings& settings, const Weights& weights,
+                             const std::vector<LayerKind>& kinds) {
+  const auto linear = std::find(kinds.begin(), kinds.end(), LayerKind::kLinear);
+  const std::string name = module_name({}, settings.convention(), Module::kDeltaConvolution,
+                                       static_cast<std::size_t>(linear - kinds.begin()));
+  ESPALIER_TRY(const auto convolution, weights.find_matrix(name));
+  return convolution && convolution->cols == 1;
+}
+
 }  // namespace
 
 Result<DecoderConfig> read_qwen_hybrid(const Settings& settings, const Weights& weights,
@@ -90,6 +103,7 @@ Result<DecoderConfig> read_qwen_hybrid(const Settings& settings, const Weights& 
   for (std::size_t l = 0; l < kinds.size(); ++l) {
     if (kinds[l] == LayerKind::kLinear) config.layers[l].mixer = net;
   }
+  ESPALIER_TRY(config.whole_norms, has_whole_norms(settings, weights, kinds));
   config.for_each_attention([](AttentionConfig& attention, std::size_t) {
     attention.head_norms = HeadNorms::kQueryAndKey;
     attention.output_gate = OutputGate::kSigmoid;

@@ -275,8 +275,13 @@ YARN = {
 CONFIGS = {
     "mixtral": {"model_type": "mixtral", "num_local_experts": 4, "rope_theta": 1e6, "sliding_window": None},
     "qwen3-moe": {
-        "model_type": "qwen3_moe", "num_experts": 5, "moe_intermediate_size": 32, "norm_topk_prob": False,
-        "mlp_only_layers": [1], "num_hidden_layers": 3, "decoder_sparse_step": 1, **NEW_ROPE,
+        "model_type": "qwen3_moe", "num_experts": 5, "moe_intermediate_size": 32, "norm_topk_prob": True,
+        "mlp_only_layers": [], "decoder_sparse_step": 1, **NEW_ROPE,
+    },
+    "qwen3-moe-mixed": {
+        "model_type": "qwen3_moe", "num_local_experts": 3, "moe_intermediate_size": 24, "norm_topk_prob": False,
+        "mlp_only_layers": [3], "num_hidden_layers": 4, "decoder_sparse_step": 2, "rope_theta": 10000.0,
+        "hidden_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1,
     },
     "gpt-oss": {
         "model_type": "gpt_oss", "num_local_experts": 4, "rope_parameters": {"rope_theta": 150000.0, **YARN},

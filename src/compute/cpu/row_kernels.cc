@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "base/half.h"
+#include "compute/cpu/sigmoid-inl.h"
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
 
@@ -84,14 +85,6 @@ void rope_interleaved(const float* cosines, const float* sines, std::size_t pair
     head[2 * i] = a * cosines[i] - b * sines[i];
     head[2 * i + 1] = a * sines[i] + b * cosines[i];
   }
-}
-
-// x · sigmoid(z)
-HWY_INLINE VF times_sigmoid(VF x, VF z) {
-  const DF d;
-  // Beyond 2^127 the exponential would overflow; the quotient is below 1e-36 there.
-  const VF exponent = hn::Min(hn::Neg(z), hn::Set(d, 88.0f));
-  return hn::Div(x, hn::Add(hn::Set(d, 1.0f), hn::Exp(d, exponent)));
 }
 
 struct Silu {
