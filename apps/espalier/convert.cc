@@ -15,7 +15,7 @@ namespace {
 
 struct ConvertOptions {
   std::string input, output;
-  std::string plain;
+  std::string target, plain;
   convert::Options options;
 };
 
@@ -28,6 +28,7 @@ const std::map<std::string, std::string> kPlainTypes = {
 
 Status convert_model(ConvertOptions& chosen) {
   const std::atomic<bool>& stop = interrupted();
+  chosen.options.target = kTargets.at(chosen.target);
   if (!chosen.plain.empty()) chosen.options.plain = pack::find_format(kPlainTypes.at(chosen.plain));
   ESPALIER_TRY(const file::Container input, open_model(chosen.input));
   ESPALIER_TRY(const convert::Report report,
@@ -47,10 +48,9 @@ void add_convert(CLI::App& app, Verb& run) {
   auto chosen = std::make_shared<ConvertOptions>();
   verb->add_option("IN", chosen->input, "A GGUF file or a Hugging Face directory")->required();
   verb->add_option("OUT", chosen->output, "What to write; it must not exist")->required();
-  verb->add_option("--to", chosen->options.target,
+  verb->add_option("--to", chosen->target,
                    "gguf: one file; safetensors: a directory with MLX's packed formats")
       ->required()
-      ->transform(CLI::Transformer(kTargets))
       ->check(CLI::IsMember(kTargets));
   verb->add_option("--unpack", chosen->plain,
                    "Write tensors whose format OUT cannot carry as plain numbers of this type "

@@ -54,9 +54,17 @@ struct Attention {
   std::size_t head_dim = 0;
   float scale = 1;         // of the scores, usually 1/√head_dim
   std::size_t window = 0;  // a row sees itself and window − 1 positions before it; 0: all of them
+  float softcap = 0;       // scores s become softcap·tanh(s / softcap), after scale; 0: they stay
+  // Per head, one more score that takes its share of the softmax and adds nothing (gpt-oss); or
+  // empty. They outlive the call only.
+  std::span<const float> sinks;
 };
 
-enum class Activation { kSilu };
+enum class Activation {
+  kSilu,      // x·σ(x)
+  kGeluTanh,  // x/2·(1 + tanh(√(2/π)·(x + 0.044715·x³))): Hendrycks & Gimpel (2016), Gemma
+  kSigmoid,   // σ(x): gates of attention
+};
 
 // down( activation(gate(x)) ∘ up(x) )
 struct GatedMlp {
@@ -97,6 +105,12 @@ class Ops {
 
   // y += x, `count` elements.
   virtual void add(std::size_t count, const float* x, float* y) = 0;
+
+  // x ·= factor, `count` elements.
+  virtual void scale(std::size_t count, float factor, float* x) = 0;
+
+  // x = cap·tanh(x / cap), `count` elements: Gemma 2's bound on logits.
+  virtual void softcap(std::size_t count, float cap, float* x) = 0;
 
   // y [rows, outputs of down] = mlp(x [rows, inputs]).
   virtual void gated_mlp(std::size_t rows, const float* x, const GatedMlp& mlp, float* y);

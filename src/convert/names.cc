@@ -4,9 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <vector>
 
-#include "model/llama.h"
+#include "model/modules.h"
 
 namespace espalier::convert {
 namespace {
@@ -18,26 +19,26 @@ std::uint64_t query(const Sizes& s) { return s.heads * s.head_dim; }
 std::uint64_t key(const Sizes& s) { return s.kv_heads * s.head_dim; }
 std::uint64_t one(const Sizes&) { return 1; }
 
-using Names = model::LlamaNames;
-
-constexpr Module llama_module(std::string_view Names::*name, decltype(Module::rows) rows,
+constexpr Module llama_module(model::Module module, decltype(Module::rows) rows,
                               decltype(Module::cols) cols, bool rotated = false) {
-  return {model::kGgufLlamaNames.*name, model::kHfLlamaNames.*name, rows, cols, rotated};
+  const auto* name = std::begin(model::kModuleNames);
+  while (name->module != module) ++name;
+  return {name->gguf, name->hugging_face, rows, cols, rotated};
 }
 
 constexpr auto kLlama = std::to_array<Module>({
-    llama_module(&Names::embedding, vocab, hidden),
-    llama_module(&Names::final_norm, one, hidden),
-    llama_module(&Names::head, vocab, hidden),
-    llama_module(&Names::attention_norm, one, hidden),
-    llama_module(&Names::query, query, hidden, true),
-    llama_module(&Names::key, key, hidden, true),
-    llama_module(&Names::value, key, hidden),
-    llama_module(&Names::output, hidden, query),
-    llama_module(&Names::mlp_norm, one, hidden),
-    llama_module(&Names::gate, mlp_hidden, hidden),
-    llama_module(&Names::up, mlp_hidden, hidden),
-    llama_module(&Names::down, hidden, mlp_hidden),
+    llama_module(model::Module::kEmbedding, vocab, hidden),
+    llama_module(model::Module::kFinalNorm, one, hidden),
+    llama_module(model::Module::kHead, vocab, hidden),
+    llama_module(model::Module::kAttentionNorm, one, hidden),
+    llama_module(model::Module::kQuery, query, hidden, true),
+    llama_module(model::Module::kKey, key, hidden, true),
+    llama_module(model::Module::kValue, key, hidden),
+    llama_module(model::Module::kAttentionOutput, hidden, query),
+    llama_module(model::Module::kMlpNorm, one, hidden),
+    llama_module(model::Module::kGate, mlp_hidden, hidden),
+    llama_module(model::Module::kUp, mlp_hidden, hidden),
+    llama_module(model::Module::kDown, hidden, mlp_hidden),
 });
 
 constexpr auto kArchitectures = std::to_array<Architecture>({

@@ -1,5 +1,7 @@
 #include "model/container_weights.h"
 
+#include <algorithm>
+
 namespace espalier::model {
 namespace {
 
@@ -36,22 +38,38 @@ class GgufWeights final : public Weights {
   const file::Gguf& gguf_;
 };
 
+// Multimodal checkpoints have the language model's names within one of these, in place of "model.".
+constexpr std::string_view kLanguageModels[] = {"model.language_model.", "language_model.model."};
+
 class HfWeights final : public Weights {
  public:
-  explicit HfWeights(const file::HfDirectory& directory) : directory_(directory) {}
+  explicit HfWeights(const file::HfDirectory& directory) : directory_(directory) {
+    const std::vector<std::string> modules = directory.modules();
+    for (const std::string_view prefix : kLanguageModels) {
+      const auto first = std::lower_bound(modules.begin(), modules.end(), prefix);
+      if (first != modules.end() && first->starts_with(prefix)) prefix_ = prefix;
+    }
+  }
 
   const std::string& source() const override { return directory_.name(); }
 
   Result<std::optional<pack::Matrix>> find_matrix(std::string_view name) const override {
-    return directory_.find_matrix(name);
+    return directory_.find_matrix(full_name(name));
   }
 
   Result<std::optional<std::vector<float>>> find_vector(std::string_view name) const override {
-    return directory_.find_values(name);
+    return directory_.find_values(full_name(name));
   }
 
  private:
+  [[nodiscard]] std::string full_name(std::string_view name) const {
+    constexpr std::string_view kModel = "model.";
+    if (!name.starts_with(kModel)) return std::string(name);
+    return fmt::format("{}{}", prefix_, name.substr(kModel.size()));
+  }
+
   const file::HfDirectory& directory_;
+  std::string_view prefix_ = "model.";
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "compute/ops.h"
@@ -12,15 +13,21 @@
 
 namespace espalier::model {
 
+// What a layer needs to keep of earlier positions: keys and values of `kv_heads` heads of
+// `head_dim` elements, for as many positions as it looks back, itself included.
+struct LayerCache {
+  std::size_t kv_heads = 0;  // 0: it keeps none
+  std::size_t head_dim = 0;
+  std::size_t window = 0;  // 0: all positions
+};
+
 // What the cache and the generation loop need to know of a model.
 struct ModelInfo {
   std::string source;        // the file or directory, for messages
   std::string architecture;  // "llama"
   std::size_t vocab_size = 0;
   std::size_t context_length = 0;  // positions the model was made for
-  std::size_t layers = 0;
-  std::size_t kv_heads = 0;
-  std::size_t head_dim = 0;
+  std::vector<LayerCache> layers;
 };
 
 class Model {

@@ -191,4 +191,21 @@ Result<Matrix> block_matrix(const Format& format, std::uint64_t rows, std::uint6
   return Matrix{.format = &format, .rows = rows, .cols = cols, .data = data.first(*bytes)};
 }
 
+std::optional<Matrix> row_view(const Matrix& matrix, std::uint64_t first, std::uint64_t count) {
+  const Family family = matrix.format->family;
+  const bool by_rows = family == Family::kGguf || family == Family::kMlx ||
+                       (family == Family::kCompressedTensors && matrix.zeros.empty());
+  if (!by_rows) return std::nullopt;
+  const auto rows_of = [&](Bytes part) {
+    const std::uint64_t row_bytes = part.size() / matrix.rows;
+    return part.subspan(first * row_bytes, count * row_bytes);
+  };
+  Matrix view = matrix;
+  view.rows = count;
+  view.data = rows_of(matrix.data);
+  view.scales = rows_of(matrix.scales);
+  view.zeros = rows_of(matrix.zeros);
+  return view;
+}
+
 }  // namespace espalier::pack

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -98,6 +99,12 @@ struct PackedMatrix {
 // not fill whole blocks, too few bytes.
 [[nodiscard]] Result<Matrix> block_matrix(const Format& format, std::uint64_t rows,
                                           std::uint64_t cols, Bytes data);
+
+// Rows [first, first + count) of `matrix`, in range, as a matrix of their own; nothing where the
+// format does not keep what belongs to a row together (EXL3, GPTQ, AWQ, zero points that rows
+// share).
+[[nodiscard]] std::optional<Matrix> row_view(const Matrix& matrix, std::uint64_t first,
+                                             std::uint64_t count);
 
 // Decodes rows [first, first + count) into out [count, cols]; the caller keeps them in range.
 inline void decode_rows(const Matrix& matrix, std::uint64_t first, std::uint64_t count,

@@ -177,8 +177,9 @@ std::uint8_t to_e8m0(float scale) {
 
 // The E2M1 code that stands for `value`; where there is none, 0.
 unsigned e2m1_of(float value, float scale) {
-  for (unsigned code = 1; code < 16; ++code) {
-    if (e2m1_to_float(code) * scale == value) return code;
+  for (unsigned code = 0; code < 8; ++code) {
+    if (e2m1_to_float(code) * scale == std::abs(value))
+      return std::signbit(value) ? code | 8 : code;
   }
   return 0;
 }

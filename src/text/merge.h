@@ -8,11 +8,9 @@
 #include <optional>
 #include <vector>
 
-#include "text/vocabulary.h"
+#include "text/text_tokens.h"
 
 namespace espalier::text {
-
-inline constexpr TokenId kNoToken = -1;
 
 // A piece of the text; merging makes it longer. One of length 0 was merged into another.
 struct Symbol {

@@ -1,376 +1,151 @@
 #include "text/pre_tokenizer.h"
 
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
-
 #include <algorithm>
-#include <limits>
-#include <string>
+#include <span>
 #include <utility>
 
 #include "text/utf8.h"
+#include "text/vocabulary.h"
 
 namespace espalier::text {
 namespace {
 
-// The patterns, as the models' publishers give them. Where they are written differently here, the
-// matches are the same and the time is linear: possessive repeats where giving back cannot help.
+// A stretch of a text: a match of a pattern, or what lies between two.
+struct Segment {
+  std::size_t begin, end;
+  bool is_match;
+};
 
-#define CONTRACTION R"re((?i:'s|'t|'re|'ve|'m|'ll|'d))re"
-#define SPACES R"re(\s*[\r\n]+|\s+(?!\S)|\s+)re"
-#define UPPER R"re([\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}])re"
-#define LOWER R"re([\p{Ll}\p{Lm}\p{Lo}\p{M}])re"
-#define ASCII_PUNCTUATION R"re([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~])re"
-
-constexpr std::string_view kGpt2 =
-    R"re('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)re";
-
-constexpr std::string_view kDigit = R"re(\p{N})re";
-constexpr std::string_view kThreeDigits = R"re(\p{N}{1,3})re";
-constexpr std::string_view kNumber = R"re(\p{N}+)re";
-constexpr std::string_view kThreeAsciiDigits = "[0-9][0-9][0-9]";
-constexpr std::string_view kNewline = R"re([\r\n])re";
-constexpr std::string_view kLines = R"re([^\n]+|[\n]+)re";
-
-constexpr std::string_view kLlama3 =
-    CONTRACTION R"re(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|)re" SPACES;
-
-constexpr std::string_view kLlama3AnyNumber =
-    CONTRACTION R"re(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*|)re" SPACES;
-
-// Spaces are taken in pieces. After one of them there can be no newline ahead, so that the rest of
-// the spaces need not be searched for one again.
-constexpr std::string_view kJais2 = CONTRACTION
-    R"re(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|)re"
-    R"re((?<![\p{Z}\t\x{0B}\f\x{85}])\s*[\r\n]+|)re"
-    R"re(\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S)|\s{16}(?!\S)|)re"
-    R"re(\s{8}(?!\S)|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1})re";
-
-constexpr std::string_view kQwen2 =
-    CONTRACTION R"re(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|)re" SPACES;
-
-constexpr std::string_view kQwen2NoContraction =
-    R"re([^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|)re" SPACES;
-
-constexpr std::string_view kQwen35 = CONTRACTION
-    R"re(|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|)re" SPACES;
-
-constexpr std::string_view kBailing =
-    R"re('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|)re"
-    R"re(\s*[\r\n]|\s+(?!\S)|\s+)re";
-
-constexpr std::string_view kSeedCoder =
-    CONTRACTION R"re(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|)re" SPACES;
-
-constexpr std::string_view kExaoneMoe =
-    CONTRACTION R"re(|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*+(?: \p{L}\p{M}*+)*+)++|\p{N}|)re"
-                R"re( ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+)re";
-
-#define CASED_WORD_THEN(suffix)                                                             \
-  R"re([^\r\n\p{L}\p{N}]?)re" UPPER "*" LOWER "+" suffix R"re(|[^\r\n\p{L}\p{N}]?)re" UPPER \
-  "+" LOWER "*" suffix "|"
-
-constexpr std::string_view kTekken =
-    CASED_WORD_THEN("") R"re(\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|)re" SPACES;
-
-constexpr std::string_view kO200k =
-    CASED_WORD_THEN(CONTRACTION "?") R"re(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|)re" SPACES;
-
-constexpr std::string_view kYoutu =
-    CASED_WORD_THEN(CONTRACTION "?") R"re(\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|)re" SPACES;
-
-constexpr std::string_view kYoutuScripts =
-    R"re([\x{AC00}-\x{D7A3}\x{3131}-\x{318E}]+|)re"
-    R"re([\x{FF01}\x{2026}\x{201C}\x{201D}\x{2018}\x{2019}\x{2014}\x{FF1A}\x{FF1B}\x{FF0C})re"
-    R"re(\x{3001}-\x{303F}\x{FE30}-\x{FE4F}]+|)re"
-    R"re([\x{3105}-\x{312F}]+|[\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+)re";
-
-// As o200k, but Chinese characters are words of their own. PCRE2 has no intersection of classes:
-// "upper and not Han" is written as what is left when all else is taken away.
-constexpr std::string_view kKimiK2 =
-    R"re(\p{sc:Han}+|)re"
-    R"re([^\r\n\p{L}\p{N}]?[^\p{Ll}\p{N}\p{P}\p{S}\p{Z}\p{C}\p{sc:Han}]*)re"
-    R"re([^\p{Lu}\p{Lt}\p{N}\p{P}\p{S}\p{Z}\p{C}\p{sc:Han}]+)re" CONTRACTION
-    R"re(?|[^\r\n\p{L}\p{N}]?[^\p{Ll}\p{N}\p{P}\p{S}\p{Z}\p{C}\p{sc:Han}]+)re"
-    R"re([^\p{Lu}\p{Lt}\p{N}\p{P}\p{S}\p{Z}\p{C}\p{sc:Han}]*)re" CONTRACTION
-    R"re(?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|)re" SPACES;
-
-constexpr std::string_view kDeepSeekCjk =
-    R"re([\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+)re";
-constexpr std::string_view kDeepSeek3 = ASCII_PUNCTUATION
-    R"re([A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|)re" SPACES;
-constexpr std::string_view kSpark = ASCII_PUNCTUATION
-    R"re([A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+|[\r\n]|\s+(?!\S)|\s+)re";
-
-constexpr std::string_view kDeepSeekOldCjk =
-    R"re([\x{4E00}-\x{9FA5}\x{800}-\x{4E00}\x{AC00}-\x{D7FF}]+)re";
-constexpr std::string_view kDeepSeekLetters =
-    R"re(\s?[A-Za-z\x{B5}\x{C0}-\x{D6}\x{D8}-\x{F6}\x{F8}-\x{1BA}\x{1BC}-\x{1BF})re"
-    R"re(\x{1C4}-\x{293}\x{295}-\x{2AF}\x{370}-\x{373}\x{376}\x{377}\x{37B}-\x{37D})re"
-    R"re(\x{37F}\x{386}\x{388}-\x{38A}\x{38C}\x{38E}-\x{3A1}\x{3A3}-\x{3F5})re"
-    R"re(\x{3F7}-\x{481}\x{48A}-\x{52F}\x{531}-\x{556}\x{10A0}-\x{10C5}\x{13A0}-\x{13F5})re"
-    R"re(\x{13F8}-\x{13FD}\x{1C90}-\x{1CBA}\x{1CBD}-\x{1CBF}\x{1D00}-\x{1D2B})re"
-    R"re(\x{1D6B}-\x{1D77}\x{1D79}-\x{1D9A}\x{1E00}-\x{1F15}\x{1F18}-\x{1F1D})re"
-    R"re(\x{1F20}-\x{1F45}\x{1F48}-\x{1F4D}\x{1F50}-\x{1F57}\x{1F59}\x{1F5B}\x{1F5D})re"
-    R"re(\x{1F5F}-\x{1F7D}\x{1F80}-\x{1FB4}\x{1FB6}-\x{1FBC}\x{1FBE}\x{1FC2}-\x{1FC4})re"
-    R"re(\x{1FC6}-\x{1FCC}\x{1FD0}-\x{1FD3}\x{1FD6}-\x{1FDB}\x{1FE0}-\x{1FEC})re"
-    R"re(\x{1FF2}-\x{1FF4}\x{1FF6}-\x{1FFC}\x{2102}\x{2107}\x{210A}-\x{2113}\x{2115})re"
-    R"re(\x{2119}-\x{211D}\x{2124}\x{2126}\x{2128}\x{212A}-\x{212D}\x{212F}-\x{2134})re"
-    R"re(\x{2139}\x{213C}-\x{213F}\x{2145}-\x{2149}\x{214E}\x{2183}\x{2184})re"
-    R"re(\x{2C00}-\x{2C7B}\x{2C7E}-\x{2CE4}\x{2CEB}-\x{2CEE}\x{2CF2}\x{2CF3})re"
-    R"re(\x{A640}-\x{A66D}\x{A680}-\x{A69B}\x{A722}-\x{A76F}\x{A771}-\x{A787})re"
-    R"re(\x{A78B}-\x{A78E}\x{AB70}-\x{ABBF}\x{FB00}-\x{FB06}\x{FB13}-\x{FB17})re"
-    R"re(\x{FF21}-\x{FF3A}\x{FF41}-\x{FF5A}\x{10400}-\x{1044F}\x{104B0}-\x{104D3})re"
-    R"re(\x{104D8}-\x{104FB}\x{10C80}-\x{10CB2}\x{10CC0}-\x{10CF2}\x{118A0}-\x{118DF})re"
-    R"re(\x{1E900}-\x{1E943}]+)re";
-constexpr std::string_view kDeepSeekPunctuation =
-    R"re(\s?[!-/:-~\x{FF01}-\x{FF0F}\x{FF1A}-\x{FF5E}\x{2018}-\x{201F}\x{3000}-\x{3002}]+)re";
-// \s+$, tried only where a run of spaces begins.
-constexpr std::string_view kSpacesAtEnd = R"re((?<!\s)\s++\z)re";
-
-constexpr std::string_view kAfmoeScripts =
-    R"re([\x{4E00}-\x{9FFF}\x{3400}-\x{4DBF}\x{8C48}-\x{FAFF}\x{3040}-\x{309F}\x{30A0}-\x{30FF})re"
-    R"re(\x{FF65}-\x{FF9F}\x{2F00}-\x{2FDF}\x{E40}-\x{E7F}\x{E80}-\x{EFF}\x{1780}-\x{17FF})re"
-    R"re(\x{1000}-\x{109F}\x{AA60}-\x{AA7F}\x{A9E0}-\x{A9FF}\x{AC00}-\x{D7AF}\x{1100}-\x{11FF}]+)re";
-
-constexpr std::string_view kBloom =
-    R"re( ?[^(\s|.,!?\x{2026}\x{3002}\x{FF0C}\x{3001}\x{964}\x{6D4}\x{60C})]+)re";
-
-// A number that no letter follows, as \d{1,3}(?=(?:\d{3})*\b) finds it piece by piece.
-constexpr std::string_view kWholeNumber = R"re((?<!\d)\d++(?![\p{L}\p{M}\p{Pc}]))re";
-
-// Which names mean the same is from llama.cpp's list of them. Models that want normalization form
-// C say so in their tokenizer.json.
-const std::vector<PreTokenizerSpec>& table() {
-  using Cut = SplitStep::Cut;
-  static const std::vector<PreTokenizerSpec> specs = {
-      {.names = {"default"},
-       .steps = {{R"re([\p{P}\$\+<=>\^~\|]+)re"}, {kGpt2}, {kNumber}, {kThreeAsciiDigits}}},
-      {.names = {"gpt-2", "phi-2", "jais", "jina-es", "jina-de", "jina-v1-en", "jina-v2-es",
-                 "jina-v2-de", "jina-v2-code", "roberta-bpe", "gigachat", "a.x-4.0", "mellum",
-                 "exaone4", "trillion", "granite-docling"},
-       .steps = {{kGpt2}}},
-      {.names = {"mpt", "olmo", "modern-bert"}, .steps = {{kGpt2}}, .nfc = true},
-      {.names = {"starcoder", "refact", "smollm", "codeshell", "exaone", "minerva-7b", "mellum2"},
-       .steps = {{kDigit}, {kGpt2}}},
-      {.names = {"command-r"}, .steps = {{kDigit}, {kGpt2}}, .nfc = true},
-      {.names = {"falcon"},
-       .steps = {{R"re([\p{P}\$\+<=>\^~\|`]+)re"}, {kGpt2}, {kThreeAsciiDigits}}},
-      {.names = {"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0",
-                 "lfm2", "jina-v5-nano"},
-       .steps = {{kLlama3}},
-       .ignore_merges = true,
-       .add_bos = true},
-      {.names = {"glm4", "glm5"}, .steps = {{kLlama3}}, .ignore_merges = true},
-      {.names = {"dbrx", "smaug-bpe", "chatglm-bpe"}, .steps = {{kLlama3}}},
-      {.names = {"minicpm5"}, .steps = {{kThreeDigits}, {kLlama3AnyNumber}}, .ignore_merges = true},
-      {.names = {"jais-2"}, .steps = {{kJais2}}},
-      {.names = {"qwen2", "deepseek-r1-qwen", "megrez"}, .steps = {{kQwen2}}, .nfc = true},
-      {.names = {"stablelm2", "kormo", "f2llmv2", "hunyuan", "grok-2", "solar-open"},
-       .steps = {{kQwen2}}},
-      {.names = {"qwen35"}, .steps = {{kQwen35}}, .nfc = true},
-      {.names = {"ufakzeka"}, .steps = {{kQwen2NoContraction}}},
-      {.names = {"laguna"}, .steps = {{kLines}, {kQwen2}}},
-      {.names = {"bailingmoe", "bailingmoe2", "llada-moe"}, .steps = {{kBailing}}},
-      {.names = {"seed-coder"}, .steps = {{kSeedCoder}}},
-      {.names = {"exaone-moe"}, .steps = {{kExaoneMoe}}},
-      {.names = {"tekken"}, .steps = {{kTekken}}, .ignore_merges = true, .add_bos = true},
-      {.names = {"gpt-4o", "o200k", "llama4", "kanana2", "talkie", "minimax-m2"},
-       .steps = {{kO200k}}},
-      {.names = {"granite-embed-multi-97m"}, .steps = {{kO200k}}, .ignore_merges = true},
-      {.names = {"tiny_aya", "cohere2moe"},
-       .steps = {{kWholeNumber, Cut::kThreesFromRight}, {kO200k}}},
-      {.names = {"kimi-k2"}, .steps = {{kKimiK2}}},
-      {.names = {"youtu"}, .steps = {{kYoutuScripts}, {kYoutu}}, .ignore_merges = true},
-      {.names = {"deepseek-llm"},
-       .steps = {{kNewline},
-                 {kDeepSeekLetters},
-                 {kDeepSeekPunctuation},
-                 {kSpacesAtEnd},
-                 {kDeepSeekOldCjk},
-                 {kNumber}}},
-      {.names = {"deepseek-coder"},
-       .steps =
-           {{kNewline}, {R"re(\s?\p{L}+)re"}, {R"re(\s?\p{P}+)re"}, {kDeepSeekOldCjk}, {kDigit}}},
-      {.names = {"deepseek-v3", "hunyuan-dense", "hy_v4", "joyai-llm"},
-       .steps = {{kThreeDigits}, {kDeepSeekCjk}, {kDeepSeek3}}},
-      {.names = {"spark2_5"}, .steps = {{kThreeDigits}, {kDeepSeekCjk}, {kSpark}, {kDigit}}},
-      {.names = {"afmoe"},
-       .steps = {{kNumber, Cut::kThreesFromRight}, {kAfmoeScripts}, {kDeepSeek3}}},
-      {.names = {"superbpe"}, .steps = {{kNumber}, {R"re(\d+)re", Cut::kThreesFromRight}}},
-      {.names = {"bloom", "poro-chat", "gpt3-finnish"}, .steps = {{kBloom}}},
-      {.names = {"viking"}, .steps = {{kBloom}, {kDigit}}},
-      {.names = {"chameleon"},
-       .steps = {{"<sentinel:[0-9]++>"},
-                 {"IMGIMG[A-I]{1,4}Z"},
-                 {R"re([\t\n]|    |  )re"},
-                 {kDigit},
-                 {R"re([\p{P}!-/:-@\[-`{-~])re"},
-                 {kGpt2}},
-       .add_bos = true},
-      {.names = {"gemma4", "granite-embed-multi-311m"},
-       .steps = {{kLines}},
-       .newline_tokens = true,
-       .spelling = Spelling::kSentencePiece},
-      {.names = {"sarvam-moe"}, .steps = {{kLines}}, .spelling = Spelling::kSentencePiece},
-  };
-  return specs;
-}
-
-// The pattern with \s and \S spelled out as Unicode's White_Space: PCRE2 also counts U+180E, which
-// was one until Unicode 6.3.
-std::string with_unicode_spaces(std::string_view pattern) {
-  constexpr std::string_view kMembers = R"re(\p{Z}\t-\r\x{85})re";
-  std::string result;
-  bool in_class = false;
-  for (std::size_t i = 0; i < pattern.size(); ++i) {
-    const std::string_view two = pattern.substr(i, 2);
-    if (two == R"(\s)" && in_class) {
-      result += kMembers;
-      ++i;
-    } else if (two == R"(\s)" || two == R"(\S)") {
-      result += two == R"(\s)" ? "[" : "[^";
-      result.append(kMembers) += ']';
-      ++i;
-    } else if (pattern[i] == '\\') {
-      result += two;
-      ++i;
-    } else {
-      in_class = pattern[i] == '[' ? true : pattern[i] == ']' ? false : in_class;
-      result += pattern[i];
-    }
-  }
+std::vector<Segment> segments(const Split& split, std::string_view text) {
+  std::vector<Segment> result;
+  for_each_match(split.pattern, text, [&](std::size_t begin, std::size_t length, bool is_match) {
+    result.push_back({begin, begin + length, is_match == (split.polarity == Polarity::kMatches)});
+  });
   return result;
 }
 
-template <auto kFree>
-struct Free {
-  template <typename T>
-  void operator()(T* pointer) const {
-    kFree(pointer);
+// Joins each segment with the one before it where `joins(previous, segment)` says so. Whether a
+// joined segment is a match is what its last part is.
+template <typename Joins>
+void join(std::vector<Segment>& all, const Joins& joins) {
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (kept > 0 && joins(all[kept - 1], all[i])) {
+      all[kept - 1].end = all[i].end;
+      all[kept - 1].is_match = all[i].is_match;
+    } else {
+      all[kept++] = all[i];
+    }
   }
-};
-using Code = std::unique_ptr<pcre2_code, Free<pcre2_code_free>>;
-using MatchData = std::unique_ptr<pcre2_match_data, Free<pcre2_match_data_free>>;
-using MatchContext = std::unique_ptr<pcre2_match_context, Free<pcre2_match_context_free>>;
+  all.resize(kept);
+}
 
-}  // namespace
+std::vector<Segment> cut(const Split& split, std::string_view text) {
+  std::vector<Segment> all = segments(split, text);
+  switch (split.behavior) {
+    case Behavior::kIsolated:
+      break;
+    case Behavior::kRemoved:
+      std::erase_if(all, [](const Segment& segment) { return segment.is_match; });
+      break;
+    case Behavior::kContiguous:
+      join(all, [](const Segment& a, const Segment& b) { return a.is_match == b.is_match; });
+      break;
+    case Behavior::kMergedWithPrevious:
+      join(all, [](const Segment& a, const Segment& b) { return !a.is_match && b.is_match; });
+      break;
+    case Behavior::kMergedWithNext:
+      join(all, [](const Segment& a, const Segment& b) { return a.is_match && !b.is_match; });
+      break;
+  }
+  return all;
+}
 
-struct PreTokenizer::Step {
-  Code code;
-  SplitStep::Cut cut;
-};
-
-namespace {
-
-template <typename Step>
 class Splitter {
  public:
-  Splitter(std::span<const Step> steps, const std::function<void(std::string_view)>& visit)
-      : steps_(steps),
-        visit_(visit),
-        data_(pcre2_match_data_create(1, nullptr)),
-        context_(pcre2_match_context_create(nullptr)) {
-    // The patterns are linear, so that long runs need no limit.
-    if (context_) pcre2_set_match_limit(context_.get(), std::numeric_limits<std::uint32_t>::max());
-  }
+  using Steps = std::span<const PreTokenizer::Step>;
 
-  // Cuts valid UTF-8 by the steps from `step` on.
-  void split(std::string_view text, std::size_t step) {
+  explicit Splitter(const std::function<void(std::string_view)>& visit) : visit_(visit) {}
+
+  // Cuts valid UTF-8 by `steps`.
+  void split(std::string_view text, Place place, Steps steps) {
     if (text.empty()) return;
-    if (step == steps_.size()) return visit_(text);
-    std::size_t done = 0;
-    while (const auto match = find(text, done, steps_[step].code.get())) {
-      split(text.substr(done, match->first - done), step + 1);
-      const std::string_view found = text.substr(match->first, match->second - match->first);
-      if (steps_[step].cut == SplitStep::Cut::kThreesFromRight) {
-        split_threes(found, step + 1);
-      } else {
-        split(found, step + 1);
-      }
-      done = match->second;
-    }
-    split(text.substr(done), step + 1);
+    if (steps.empty()) return visit_(text);
+    std::visit([&](const auto& step) { apply(step, text, place, steps.subspan(1)); }, steps[0]);
   }
 
  private:
-  // Where the next match that is not empty begins and ends. Nothing when the library gives up for
-  // want of memory: then the rest of the text is one word.
-  std::optional<std::pair<std::size_t, std::size_t>> find(std::string_view text, std::size_t from,
-                                                          const pcre2_code* code) {
-    if (from == text.size() || !data_) return std::nullopt;
-    const int count =
-        pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
-                    PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY, data_.get(), context_.get());
-    if (count < 0) return std::nullopt;
-    const PCRE2_SIZE* bounds = pcre2_get_ovector_pointer(data_.get());
-    return std::pair{bounds[0], bounds[1]};
-  }
-
-  void split_threes(std::string_view text, std::size_t step) {
-    std::size_t characters = 0;
-    for (const char byte : text) characters += (static_cast<unsigned char>(byte) & 0xc0) != 0x80;
-    while (characters > 0) {
-      const std::size_t group = characters % 3 == 0 ? 3 : characters % 3;
-      std::size_t length = 0;
-      for (std::size_t i = 0; i < group; ++i) length += utf8_character(text.substr(length));
-      split(text.substr(0, length), step);
-      text.remove_prefix(length);
-      characters -= group;
+  void apply(const Split& step, std::string_view text, Place place, Steps rest) {
+    for (const Segment& segment : cut(step, text)) {
+      split(text.substr(segment.begin, segment.end - segment.begin),
+            segment.begin == 0 ? place : Place::kLater, rest);
     }
   }
 
-  std::span<const Step> steps_;
+  void apply(const CutThrees& step, std::string_view text, Place place, Steps rest) {
+    for (const Segment& segment : segments(Split{step.pattern}, text)) {
+      std::string_view found = text.substr(segment.begin, segment.end - segment.begin);
+      if (!segment.is_match) {
+        split(found, segment.begin == 0 ? place : Place::kLater, rest);
+        continue;
+      }
+      std::size_t characters = 0;
+      for (const char byte : found) {
+        characters += (static_cast<unsigned char>(byte) & 0xc0) != 0x80;
+      }
+      while (characters > 0) {
+        const std::size_t group = characters % 3 == 0 ? 3 : characters % 3;
+        std::size_t length = 0;
+        for (std::size_t i = 0; i < group; ++i) length += utf8_character(found.substr(length));
+        split(found.substr(0, length), found.data() == text.data() ? place : Place::kLater, rest);
+        found.remove_prefix(length);
+        characters -= group;
+      }
+    }
+  }
+
+  void apply(const Prefix& step, std::string_view text, Place place, Steps rest) {
+    const bool applies = step.scheme == PrefixScheme::kAlways || place == Place::kTextBegin;
+    if (!applies || text.starts_with(step.text)) return split(text, place, rest);
+    std::string prefixed = step.text;
+    prefixed += text;
+    split(prefixed, place, rest);
+  }
+
+  void apply(const Substitute& step, std::string_view text, Place place, Steps rest) {
+    std::string changed;
+    for_each_match(Pattern(step.from), text,
+                   [&](std::size_t begin, std::size_t length, bool is_match) {
+                     changed += is_match ? step.to : text.substr(begin, length);
+                   });
+    split(changed, place, rest);
+  }
+
+  void apply(const SpellBytes&, std::string_view text, Place place, Steps rest) {
+    if (rest.empty()) return visit_(text);
+    const std::function<void(std::string_view)> visit_bytes = [&](std::string_view word) {
+      visit_(spelled_bytes(word, Spelling::kByteLevel).value_or(std::string(word)));
+    };
+    Splitter(visit_bytes).split(byte_level_spelling(text), place, rest);
+  }
+
   const std::function<void(std::string_view)>& visit_;
-  MatchData data_;
-  MatchContext context_;
 };
 
 }  // namespace
 
-std::span<const PreTokenizerSpec> pre_tokenizers() { return table(); }
-
-const PreTokenizerSpec* find_pre_tokenizer(std::string_view name) {
-  for (const PreTokenizerSpec& spec : table()) {
-    if (std::find(spec.names.begin(), spec.names.end(), name) != spec.names.end()) return &spec;
-  }
-  return nullptr;
-}
-
-PreTokenizer::PreTokenizer(std::vector<Step> steps) : steps_(std::move(steps)) {}
-PreTokenizer::PreTokenizer(PreTokenizer&&) noexcept = default;
-PreTokenizer& PreTokenizer::operator=(PreTokenizer&&) noexcept = default;
-PreTokenizer::~PreTokenizer() = default;
-
-Result<PreTokenizer> PreTokenizer::compile(std::span<const SplitStep> steps) {
-  std::vector<Step> compiled;
-  for (const SplitStep& step : steps) {
-    const std::string pattern = with_unicode_spaces(step.pattern);
-    int error = 0;
-    PCRE2_SIZE where = 0;
-    Code code(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
-                            PCRE2_UTF | PCRE2_UCP, &error, &where, nullptr));
-    if (!code) {
-      return work_error("pre-tokenizer pattern {}: PCRE2 error {} at {}", pattern, error, where);
-    }
-    // Without a just-in-time compiler the library interprets the pattern.
-    (void)pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);
-    compiled.push_back({std::move(code), step.cut});
-  }
-  return PreTokenizer(std::move(compiled));
-}
-
-void PreTokenizer::split(std::string_view text,
+void PreTokenizer::split(std::string_view text, Place place,
                          const std::function<void(std::string_view)>& visit) const {
-  Splitter<Step> splitter(steps_, visit);
+  Splitter splitter(visit);
   while (!text.empty()) {
-    std::size_t valid = 0;
-    while (const std::size_t length = utf8_character(text.substr(valid))) valid += length;
-    splitter.split(text.substr(0, valid), 0);
-    std::size_t end = valid;
-    while (end < text.size() && utf8_character(text.substr(end)) == 0) ++end;
-    if (end > valid) visit(text.substr(valid, end - valid));
-    text.remove_prefix(end);
+    const std::string_view run = text.substr(0, utf8_run(text));
+    if (utf8_character(run) > 0) {
+      splitter.split(run, place, steps_);
+    } else {
+      visit(run);
+    }
+    text.remove_prefix(run.size());
+    place = Place::kLater;
   }
 }
 

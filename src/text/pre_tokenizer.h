@@ -1,62 +1,77 @@
-// Cuts text into the words that byte pair encoding stays within. Which patterns do that is part of
-// a published model; files name them in tokenizer.ggml.pre.
+// Cuts text into the words that a tokenizer's model stays within.
 #pragma once
 
 #include <functional>
 #include <memory>
-#include <span>
+#include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
-#include "base/result.h"
-#include "text/vocabulary.h"
+#include "text/normalizer.h"
 
 namespace espalier::text {
 
-// One pattern, applied to each fragment that the patterns before it left. Every match becomes a
-// fragment, and so does everything between two matches.
-struct SplitStep {
-  enum class Cut {
-    kMatches,
-    kThreesFromRight,  // and each match is cut in three characters at a time, from its end
-  };
-  std::string_view pattern;  // Perl syntax; \s is Unicode's White_Space
-  Cut cut = Cut::kMatches;
+// What becomes of the matches of a pattern; what lies between them becomes fragments.
+enum class Behavior {
+  kRemoved,             // nothing
+  kIsolated,            // fragments of their own
+  kMergedWithPrevious,  // parts of the fragment before, unless that is a match too
+  kMergedWithNext,      // parts of the fragment after, unless that is a match too
+  kContiguous,          // one fragment for those that touch
 };
 
-struct PreTokenizerSpec {
-  std::vector<std::string_view> names;  // values of tokenizer.ggml.pre
-  std::vector<SplitStep> steps;
-  bool ignore_merges = false;   // a word that is a token becomes that token without merging
-  bool add_bos = false;         // unless the file says otherwise
-  bool nfc = false;             // text is brought to normalization form C first
-  bool newline_tokens = false;  // as ignore_merges, for words of newlines only
-  Spelling spelling = Spelling::kByteLevel;
+// Which of the two parts of a text count as matches.
+enum class Polarity { kMatches, kRest };
+
+// Cuts by a pattern.
+struct Split {
+  Pattern pattern;
+  Behavior behavior = Behavior::kIsolated;
+  Polarity polarity = Polarity::kMatches;
 };
 
-// All that there are, the one named "default" first.
-[[nodiscard]] std::span<const PreTokenizerSpec> pre_tokenizers();
+// Cuts as Split, and each match three characters at a time, from its end.
+struct CutThrees {
+  Pattern pattern;
+};
 
-// The one of that name, or null.
-[[nodiscard]] const PreTokenizerSpec* find_pre_tokenizer(std::string_view name);
+// Where a fragment gets a prefix, if it does not begin with it.
+enum class PrefixScheme {
+  kFirst,   // at the beginning of a text
+  kAlways,  // wherever it is
+};
+struct Prefix {
+  std::string text;
+  PrefixScheme scheme = PrefixScheme::kAlways;
+};
 
-// The compiled steps. Splitting takes time linear in the text for every entry of the table.
+// Puts one text for another.
+struct Substitute {
+  std::string from, to;
+};
+
+// Spells bytes as characters, as GPT-2 does, for the steps that follow; the words that come out
+// are bytes again.
+struct SpellBytes {};
+
+// Where a fragment lies.
+enum class Place { kTextBegin, kLater };
+
 class PreTokenizer {
  public:
-  [[nodiscard]] static Result<PreTokenizer> compile(std::span<const SplitStep> steps);
+  using Step = std::variant<Split, CutThrees, Prefix, Substitute, SpellBytes>;
 
-  PreTokenizer(PreTokenizer&&) noexcept;
-  PreTokenizer& operator=(PreTokenizer&&) noexcept;
-  ~PreTokenizer();
+  // Each step works on the fragments that the one before left.
+  PreTokenizer() = default;
+  explicit PreTokenizer(std::vector<Step> steps) : steps_(std::move(steps)) {}
 
-  // Calls `visit` with every word, in order; together they are `text`. Patterns see valid UTF-8
-  // only: a run of bytes that are not is a word, and ends the words beside it.
-  void split(std::string_view text, const std::function<void(std::string_view)>& visit) const;
+  // Calls `visit` with every word, in order. Steps see valid UTF-8 only: a run of bytes that are
+  // not is a word, and ends the words beside it. Time is linear in the text for each step.
+  void split(std::string_view text, Place place,
+             const std::function<void(std::string_view)>& visit) const;
 
  private:
-  struct Step;
-  explicit PreTokenizer(std::vector<Step> steps);
-
   std::vector<Step> steps_;
 };
 

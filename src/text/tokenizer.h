@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
@@ -31,9 +32,14 @@ struct TextPart {
 // How decoding treats control tokens and those that end a generation: their spelling, or nothing.
 enum class ControlTokens { kPrint, kSkip };
 
+struct TokenizerParts;
+
 class Tokenizer {
  public:
-  virtual ~Tokenizer() = default;
+  explicit Tokenizer(TokenizerParts parts);
+  Tokenizer(const Tokenizer&) = delete;
+  Tokenizer& operator=(const Tokenizer&) = delete;
+  ~Tokenizer();
 
   // Any bytes encode, broken UTF-8 too, and decode to the same bytes, apart from what a
   // vocabulary's own definition changes: Unicode normalization (Qwen), U+2581 for a space and a
@@ -46,34 +52,58 @@ class Tokenizer {
   // in it. Control tokens are found only where all of their spelling lies in parts that ask for
   // them. Everything else is encoded as one text across the borders, so that the ids are those of
   // the joined text unless that spells a control token which reaches into a part with kNo.
-  [[nodiscard]] virtual std::vector<TokenId> encode(std::span<const TextPart> parts,
-                                                    AddSpecial add_special) const = 0;
+  [[nodiscard]] std::vector<TokenId> encode(std::span<const TextPart> parts,
+                                            AddSpecial add_special) const;
 
-  // The bytes of one token, which may be a part of a UTF-8 character.
-  [[nodiscard]] virtual Result<std::string> piece(TokenId id, ControlTokens control) const = 0;
+  // The bytes of one token in the middle of a text, which may be a part of a UTF-8 character.
+  [[nodiscard]] Result<std::string> piece(TokenId id, ControlTokens control) const;
 
   // The pieces joined: the text that ids spell, byte for byte. Ids out of range are errors.
   [[nodiscard]] Result<std::string> decode(std::span<const TokenId> ids,
                                            ControlTokens control) const;
 
-  // The text that was encoded: as decode() with ControlTokens::kPrint, without the space that
-  // encode() puts before a text where the vocabulary says so.
-  [[nodiscard]] Result<std::string> detokenize(std::span<const TokenId> ids) const;
+  // The text that was encoded: as decode(), without the space that encode() puts before a text
+  // where the vocabulary says so.
+  [[nodiscard]] Result<std::string> detokenize(std::span<const TokenId> ids,
+                                               ControlTokens control = ControlTokens::kPrint) const;
 
-  [[nodiscard]] virtual std::size_t vocab_size() const = 0;
+  [[nodiscard]] std::size_t vocab_size() const;
 
   // True for tokens that end a generation: end of sequence, end of turn.
-  [[nodiscard]] virtual bool ends_generation(TokenId id) const = 0;
+  [[nodiscard]] bool ends_generation(TokenId id) const;
 
-  [[nodiscard]] virtual std::optional<TokenId> begin_of_sequence() const = 0;
-  [[nodiscard]] virtual std::optional<TokenId> end_of_sequence() const = 0;
+  [[nodiscard]] std::optional<TokenId> begin_of_sequence() const;
+  [[nodiscard]] std::optional<TokenId> end_of_sequence() const;
 
-  // True if encode() puts a space before a text.
-  [[nodiscard]] virtual bool adds_space_prefix() const = 0;
+ private:
+  std::unique_ptr<const TokenizerParts> parts_;
 };
 
 // The tokenizer that a GGUF's tokenizer.ggml.* keys define; the file needs no tensors, and need not
 // outlive the tokenizer. A missing tokenizer.ggml.pre means "default", with a warning.
 [[nodiscard]] Result<std::unique_ptr<Tokenizer>> tokenizer_from_gguf(const file::Gguf& gguf);
+
+// The tokenizer of a Hugging Face directory: its tokenizer.json, and if they are there
+// tokenizer_config.json and special_tokens_map.json for the tokens that begin and end a text, and
+// generation_config.json and config.json for all tokens that end a generation. The directory needs
+// no weights.
+[[nodiscard]] Result<std::unique_ptr<Tokenizer>> tokenizer_from_directory(
+    const std::filesystem::path& directory);
+
+// A tokenizer.json alone; `name` stands for it in messages. Tokens that end a generation are known
+// by their names.
+[[nodiscard]] Result<std::unique_ptr<Tokenizer>> tokenizer_from_json(Bytes bytes,
+                                                                     const std::string& name);
+
+// A template that makes a text of a conversation, in the language of Jinja.
+struct ChatTemplate {
+  std::string name;  // "default", "tool_use", "rag", …
+  std::string source;
+};
+
+// The templates of a Hugging Face directory, from chat_template.jinja, tokenizer_config.json and
+// chat_template.json in this order; of equal names the first is meant. None if there are none.
+[[nodiscard]] Result<std::vector<ChatTemplate>> chat_templates(
+    const std::filesystem::path& directory);
 
 }  // namespace espalier::text

@@ -36,6 +36,25 @@ namespace espalier::text {
   return code;
 }
 
+// Length of the UTF-8 character that `bytes` end with, or 0 where they do not end with one.
+[[nodiscard]] inline std::size_t utf8_last_character(std::string_view bytes) {
+  for (std::size_t length = 1; length <= 4 && length <= bytes.size(); ++length) {
+    if (utf8_character(bytes.substr(bytes.size() - length)) == length) return length;
+  }
+  return 0;
+}
+
+// Length of the stretch that `bytes` begin with which is UTF-8, or, if that is nothing, which is
+// not.
+[[nodiscard]] inline std::size_t utf8_run(std::string_view bytes) {
+  std::size_t valid = 0;
+  while (const std::size_t length = utf8_character(bytes.substr(valid))) valid += length;
+  if (valid > 0) return valid;
+  std::size_t broken = 0;
+  while (broken < bytes.size() && utf8_character(bytes.substr(broken)) == 0) ++broken;
+  return broken;
+}
+
 // Length of the longest prefix of `bytes` that does not end inside a UTF-8 character. Bytes that
 // are not UTF-8 at all count as characters of their own, so only the last three can be held back.
 [[nodiscard]] inline std::size_t complete_utf8_prefix(std::string_view bytes) {

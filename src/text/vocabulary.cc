@@ -1,7 +1,7 @@
 #include "text/vocabulary.h"
 
+#include <algorithm>
 #include <array>
-#include <cmath>
 #include <unordered_set>
 
 #include "base/printable.h"
@@ -9,8 +9,6 @@
 
 namespace espalier::text {
 namespace {
-
-constexpr std::string_view kSpaceMark = "\u2581";
 
 // The byte-level alphabet of GPT-2: printable Latin-1 bytes are the characters of their own code,
 // the others follow from U+0100 on, in order. kByteOfCharacter[c] is -1 where c is in no alphabet.
@@ -26,20 +24,18 @@ constexpr std::array<int, kByteLevelCharacters> kByteOfCharacter = [] {
   return table;
 }();
 
-// The byte of a byte token's text, <0x0A>.
-std::optional<char> byte_token(std::string_view text) {
-  if (text.size() != 6 || !text.starts_with("<0x") || text[5] != '>') return std::nullopt;
-  int byte = 0;
-  for (const char digit : text.substr(3, 2)) {
-    const int value = digit >= '0' && digit <= '9'   ? digit - '0'
-                      : digit >= 'A' && digit <= 'F' ? digit - 'A' + 10
-                      : digit >= 'a' && digit <= 'f' ? digit - 'a' + 10
-                                                     : -1;
-    if (value < 0) return std::nullopt;
-    byte = byte * 16 + value;
+// The character of each byte, as UTF-8.
+const std::array<std::string, 256> kCharacterOfByte = [] {
+  std::array<std::string, 256> table;
+  for (std::size_t character = 0; character < kByteLevelCharacters; ++character) {
+    const int byte = kByteOfCharacter[character];
+    if (byte < 0) continue;
+    std::string& spelled = table[static_cast<std::size_t>(byte)];
+    if (character >= 0x80) spelled += static_cast<char>(0xc0 | character >> 6);
+    spelled += static_cast<char>(character < 0x80 ? character : 0x80 | (character & 0x3f));
   }
-  return static_cast<char>(byte);
-}
+  return table;
+}();
 
 // Ends of a generation that many files name by their text only. A list in the file would be
 // better, but GGUF has none.
@@ -80,19 +76,21 @@ const std::unordered_set<std::string_view> kEndTexts = {
 };
 
 bool may_end(TokenType type, std::string_view text, std::size_t id) {
-  const bool user_defined = type == TokenType::kUserDefined;
-  if (type != TokenType::kControl && !user_defined) return false;
   // </s> also ends what is struck out in HTML, as in Gemma's vocabulary. Llama's has it in place 2.
-  if (text == "</s>") return !user_defined || id == 2;
+  if (text == "</s>") return type != TokenType::kUserDefined || id == 2;
   return kEndTexts.contains(text);
 }
 
-void find_ends(Vocabulary& vocabulary) {
+}  // namespace
+
+void find_ends(Vocabulary& vocabulary, std::span<const TokenType> types) {
   std::optional<TokenId> end;
   bool has_return = false, has_call = false, has_calls = false, has_flush = false;
   for (std::size_t i = 0; i < vocabulary.tokens.size(); ++i) {
     const std::string_view text = vocabulary.tokens[i];
-    if (!may_end(vocabulary.types[i], text, i)) continue;
+    const TokenType type = vocabulary.types[i];
+    const bool wanted = std::find(types.begin(), types.end(), type) != types.end();
+    if (!wanted || !may_end(type, text, i)) continue;
     has_return |= text == "<|return|>";
     has_call |= text == "<|call|>";
     has_calls |= text == "<|calls|>";
@@ -108,78 +106,35 @@ void find_ends(Vocabulary& vocabulary) {
   if (end && !ends_message) vocabulary.ends.push_back(*end);
 }
 
-Result<std::optional<TokenId>> special_id(const file::Gguf& gguf, std::string_view key,
-                                          std::size_t tokens) {
-  ESPALIER_TRY(const auto id, gguf.unsigned_integer(key));
-  if (!id) return std::optional<TokenId>();
-  if (*id >= tokens) {
-    return input_error("{}: metadata key '{}' is {}, expected a token id below {}", gguf.name(),
-                       key, *id, tokens);
+std::optional<char> byte_token(std::string_view text) {
+  if (text.size() != 6 || !text.starts_with("<0x") || text[5] != '>') return std::nullopt;
+  int byte = 0;
+  for (const char digit : text.substr(3, 2)) {
+    const int value = digit >= '0' && digit <= '9'   ? digit - '0'
+                      : digit >= 'A' && digit <= 'F' ? digit - 'A' + 10
+                      : digit >= 'a' && digit <= 'f' ? digit - 'a' + 10
+                                                     : -1;
+    if (value < 0) return std::nullopt;
+    byte = byte * 16 + value;
   }
-  return std::optional<TokenId>(static_cast<TokenId>(*id));
+  return static_cast<char>(byte);
 }
 
-Status check_count(const file::Gguf& gguf, std::string_view key, std::size_t found,
-                   std::size_t expected) {
-  if (found == expected) return {};
-  return input_error("{}: metadata key '{}' has {} elements, expected {}, one per token",
-                     gguf.name(), key, found, expected);
+std::optional<MergeRule> split_merge(std::string_view text) {
+  const std::size_t space = text.find(' ', 1);
+  if (text.empty() || space == std::string_view::npos || space + 1 == text.size()) {
+    return std::nullopt;
+  }
+  return MergeRule{text.substr(0, space), text.substr(space + 1)};
 }
 
-}  // namespace
-
-Result<Vocabulary> read_vocabulary(const file::Gguf& gguf) {
-  Vocabulary vocabulary;
-  vocabulary.name = gguf.name();
-
-  constexpr std::string_view kTokens = "tokenizer.ggml.tokens";
-  ESPALIER_TRY(vocabulary.tokens, required(gguf, kTokens, gguf.strings(kTokens)));
-  const std::size_t count = vocabulary.tokens.size();
-  if (count == 0) {
-    return input_error("{}: metadata key '{}' is empty, expected at least one token", gguf.name(),
-                       kTokens);
+std::string byte_level_spelling(std::string_view bytes) {
+  std::string spelled;
+  spelled.reserve(2 * bytes.size());
+  for (const char byte : bytes) {
+    spelled += kCharacterOfByte[static_cast<unsigned char>(byte)];
   }
-  if (count > std::size_t{1} << 30) {
-    return input_error("{}: metadata key '{}' has {} elements, expected at most {}", gguf.name(),
-                       kTokens, count, std::size_t{1} << 30);
-  }
-
-  constexpr std::string_view kTypes = "tokenizer.ggml.token_type";
-  ESPALIER_TRY(const auto types, gguf.integers(kTypes));
-  vocabulary.types.assign(count, TokenType::kNormal);
-  if (types) {
-    ESPALIER_CHECK(check_count(gguf, kTypes, types->size(), count));
-    for (std::size_t i = 0; i < count; ++i) {
-      const std::int64_t type = (*types)[i];
-      if (type < 0 || type > 6) {
-        return input_error("{}: metadata key '{}' has type {} for token {}, expected 1 to 6",
-                           gguf.name(), kTypes, type, i);
-      }
-      // 0 is written for what a converter could not tell.
-      vocabulary.types[i] = type == 0 ? TokenType::kUnused : static_cast<TokenType>(type);
-    }
-  }
-
-  constexpr std::string_view kScores = "tokenizer.ggml.scores";
-  ESPALIER_TRY(auto scores, gguf.numbers(kScores));
-  if (scores) {
-    ESPALIER_CHECK(check_count(gguf, kScores, scores->size(), count));
-    vocabulary.scores = std::move(*scores);
-  }
-
-  ESPALIER_TRY(auto merges, gguf.strings("tokenizer.ggml.merges"));
-  if (merges) vocabulary.merges = std::move(*merges);
-
-  ESPALIER_TRY(vocabulary.bos, special_id(gguf, "tokenizer.ggml.bos_token_id", count));
-  ESPALIER_TRY(vocabulary.eos, special_id(gguf, "tokenizer.ggml.eos_token_id", count));
-  ESPALIER_TRY(vocabulary.unknown, special_id(gguf, "tokenizer.ggml.unknown_token_id", count));
-  for (const std::string_view key :
-       {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
-    ESPALIER_TRY(const auto id, special_id(gguf, key, count));
-    if (id) vocabulary.ends.push_back(*id);
-  }
-  find_ends(vocabulary);
-  return vocabulary;
+  return spelled;
 }
 
 std::string with_spaces(std::string_view text) {
@@ -197,6 +152,7 @@ std::string with_spaces(std::string_view text) {
 
 std::optional<std::string> spelled_bytes(std::string_view text, Spelling spelling) {
   if (spelling == Spelling::kSentencePiece) return with_spaces(text);
+  if (spelling == Spelling::kPlain) return std::string(text);
   std::string bytes;
   bytes.reserve(text.size());
   while (!text.empty()) {

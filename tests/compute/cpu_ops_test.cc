@@ -102,12 +102,15 @@ TEST_P(CpuOpsTest, GateAndAdd) {
     const std::vector<float> up = numbers(count);
     std::vector<float> expected(count);
     std::vector<float> y(count);
-    std::vector<float> in_place = gate;
-    reference_->gate(count, gate.data(), up.data(), Activation::kSilu, expected.data());
-    one_->gate(count, gate.data(), up.data(), Activation::kSilu, y.data());
-    three_->gate(count, in_place.data(), up.data(), Activation::kSilu, in_place.data());
-    expect_near(y, expected, 2e-6f);
-    EXPECT_EQ(in_place, y);
+    for (const Activation activation :
+         {Activation::kSilu, Activation::kGeluTanh, Activation::kSigmoid}) {
+      std::vector<float> in_place = gate;
+      reference_->gate(count, gate.data(), up.data(), activation, expected.data());
+      one_->gate(count, gate.data(), up.data(), activation, y.data());
+      three_->gate(count, in_place.data(), up.data(), activation, in_place.data());
+      expect_near(y, expected, 2e-6f);
+      EXPECT_EQ(in_place, y);
+    }
 
     std::vector<float> sum = up;
     std::vector<float> sum3 = up;
@@ -116,6 +119,22 @@ TEST_P(CpuOpsTest, GateAndAdd) {
     three_->add(count, gate.data(), sum3.data());
     for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(sum[i], up[i] + gate[i]);
     EXPECT_EQ(sum3, sum);
+  }
+}
+
+TEST_P(CpuOpsTest, ScaleAndSoftcap) {
+  for (const std::size_t count : {1, 15, 64, 40001}) {
+    const std::vector<float> x = numbers(count, 300);
+    std::vector<float> expected = x;
+    std::vector<float> y = x;
+    std::vector<float> y3 = x;
+    reference_->softcap(count, 30, expected.data());
+    one_->softcap(count, 30, y.data());
+    three_->softcap(count, 30, y3.data());
+    expect_near(y, expected, 1e-6f);
+    EXPECT_EQ(y3, y);
+    three_->scale(count, 25.3f, y3.data());
+    for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(y3[i], y[i] * 25.3f);
   }
 }
 
@@ -140,6 +159,8 @@ TEST_P(CpuOpsTest, EmbedAndProjectWithBias) {
 struct AttentionCase {
   std::size_t heads, kv_heads, head_dim, window;
   KvType type;
+  float softcap = 0;
+  std::vector<float> sinks = {};
 };
 
 // Two sequences of `capacity` positions, filled through store_kv.
@@ -185,7 +206,9 @@ class CpuAttentionTest : public CpuOpsTest {
                                  .kv_heads = c.kv_heads,
                                  .head_dim = c.head_dim,
                                  .scale = 1 / std::sqrt(static_cast<float>(c.head_dim)),
-                                 .window = c.window};
+                                 .window = c.window,
+                                 .softcap = c.softcap,
+                                 .sinks = c.sinks};
     // A prefill of one sequence in the middle of which the other decodes.
     std::vector<Row> rows;
     for (std::int32_t p = 0; p < 70; ++p) rows.push_back({.sequence = 0, .position = p});
@@ -218,6 +241,11 @@ TEST_P(CpuAttentionTest, FloatCacheAndOddSizes) { check({4, 4, 7, 0, KvType::kF3
 TEST_P(CpuAttentionTest, HalfCacheAndOddSizes) { check({2, 1, 37, 0, KvType::kF16}); }
 TEST_P(CpuAttentionTest, Window) { check({4, 1, 32, 100, KvType::kF16}); }
 TEST_P(CpuAttentionTest, WindowOfOne) { check({2, 2, 16, 1, KvType::kF32}); }
+TEST_P(CpuAttentionTest, Softcap) { check({4, 2, 32, 100, KvType::kF16, 2.5f}); }
+TEST_P(CpuAttentionTest, Sinks) {
+  check({4, 2, 32, 0, KvType::kF16, 0, {-40, 1.5f, 8, 60}});
+  check({4, 2, 32, 100, KvType::kF32, 5, {-200, 0, 2, 200}});
+}
 TEST_P(CpuAttentionTest, WideHeads) { check({2, 1, 256, 512, KvType::kF16}); }
 
 INSTANTIATE_TEST_SUITE_P(Targets, CpuOpsTest,

@@ -134,6 +134,39 @@ TEST_F(ReferenceAttention, IsSoftmaxOverThePastOfTheRowsSequence) {
   }
 }
 
+TEST_F(ReferenceAttention, SoftcapBoundsScoresAndSinksTakeTheirShare) {
+  const auto q = random_floats(kPositions * 2 * kDim, 5);
+  const std::vector<float> sinks = {0.25f, -1};
+  const compute::Attention attention = {.heads = 2,
+                                        .kv_heads = kKvHeads,
+                                        .head_dim = kDim,
+                                        .scale = 3,
+                                        .softcap = 1.5f,
+                                        .sinks = sinks};
+  std::vector<float> y(q.size());
+  ops_->attention(rows_, q.data(), cache_, attention, y.data());
+  for (std::size_t r = 0; r < kPositions; ++r) {
+    for (std::size_t h = 0; h < 2; ++h) {
+      double total = std::exp(sinks[h]);
+      std::vector<double> expected(kDim);
+      for (std::size_t p = 0; p <= r; ++p) {
+        double score = 0;
+        for (std::size_t i = 0; i < kDim; ++i) {
+          score += q[(r * 2 + h) * kDim + i] * k_[(p * kKvHeads + h) * kDim + i];
+        }
+        const double weight = std::exp(1.5 * std::tanh(3 * score / 1.5));
+        total += weight;
+        for (std::size_t i = 0; i < kDim; ++i) {
+          expected[i] += weight * v_[(p * kKvHeads + h) * kDim + i];
+        }
+      }
+      for (std::size_t i = 0; i < kDim; ++i) {
+        EXPECT_NEAR(y[(r * 2 + h) * kDim + i], expected[i] / total, 1e-5);
+      }
+    }
+  }
+}
+
 TEST_F(ReferenceAttention, HalfPrecisionCacheRoundsWhatItStores) {
   KvView half = cache_;
   half.type = KvType::kF16;
@@ -146,6 +179,21 @@ TEST_F(ReferenceAttention, HalfPrecisionCacheRoundsWhatItStores) {
   for (std::size_t i = 0; i < y.size(); ++i) {
     EXPECT_EQ(y[i], half_to_float(float_to_half(v_[i])));
   }
+}
+
+// Values of GELU's tanh form by PyTorch; silu and the sigmoid follow from their definitions.
+TEST(ReferenceOps, Activations) {
+  const auto activated = [](compute::Activation activation, float x) {
+    const float up = 2;
+    float y = 0;
+    make_ops()->gate(1, &x, &up, activation, &y);
+    return y / 2;
+  };
+  EXPECT_FLOAT_EQ(activated(compute::Activation::kGeluTanh, 1), 0.84119199f);
+  EXPECT_FLOAT_EQ(activated(compute::Activation::kGeluTanh, -2), -0.04540231f);
+  EXPECT_FLOAT_EQ(activated(compute::Activation::kGeluTanh, 0.5f), 0.34571401f);
+  EXPECT_FLOAT_EQ(activated(compute::Activation::kSigmoid, 2), 0.88079708f);
+  EXPECT_FLOAT_EQ(activated(compute::Activation::kSilu, -1), -0.26894142f);
 }
 
 TEST(ReferenceOps, GatedMlpIsItsParts) {

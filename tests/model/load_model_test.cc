@@ -38,8 +38,10 @@ TEST(LoadModel, TheTinyLlamaLoads) { EXPECT_EQ(load_error(test::tiny_llama()), "
 TEST(LoadModel, NeedsAnArchitectureItKnows) {
   EXPECT_EQ(load_error(GgufBuilder().add("a", 1)),
             "tiny.gguf: metadata key 'general.architecture' is missing");
-  EXPECT_EQ(load_error(GgufBuilder().add("general.architecture", "lamb")),
-            "tiny.gguf: architecture 'lamb' is not supported; supported: llama");
+  EXPECT_EQ(
+      load_error(GgufBuilder().add("general.architecture", "lamb")),
+      "tiny.gguf: architecture 'lamb' is not supported; supported: llama, qwen2, qwen3, gemma2, "
+      "gemma3, smollm3, phi3");
   EXPECT_EQ(load_error(GgufBuilder().add("general.architecture", 7)),
             "tiny.gguf: metadata key 'general.architecture': found int32 7, expected a string");
 }
@@ -86,13 +88,12 @@ TEST(LoadModel, WhatItCannotRunItRefuses) {
   EXPECT_EQ(error_with("llama.expert_count", std::uint32_t{8}),
             "tiny.gguf: metadata key 'llama.expert_count': found 8; mixtures of experts are not "
             "supported");
-  EXPECT_EQ(
-      error_with("llama.rope.scaling.type", "spiral"),
-      "tiny.gguf: metadata key 'llama.rope.scaling.type': found 'spiral', expected none, linear "
-      "or yarn");
-  EXPECT_EQ(
-      error_with("llama.rope.dimension_count", std::uint32_t{7}),
-      "tiny.gguf: metadata key 'llama.rope.dimension_count': found 7, expected an even number");
+  EXPECT_EQ(error_with("llama.rope.scaling.type", "spiral"),
+            "tiny.gguf: metadata key 'llama.rope.scaling.type': found 'spiral'; RoPE of the types "
+            "default, linear, llama3, yarn and longrope is supported");
+  EXPECT_EQ(error_with("llama.rope.dimension_count", std::uint32_t{7}),
+            "tiny.gguf: metadata key 'llama.rope.dimension_count': 7 of a head's 8 elements turn, "
+            "expected an even number");
   EXPECT_EQ(error_with("llama.rope.dimension_count", std::uint32_t{10}),
             "tiny.gguf: metadata key 'llama.rope.dimension_count': found 10, expected 1 to 8");
   EXPECT_EQ(error_with("llama.rope.freq_base", -1.0f),
@@ -103,6 +104,12 @@ TEST(LoadModel, RopeFactorsMatchTheHead) {
   GgufBuilder file = test::tiny_llama();
   file.tensor("rope_freqs.weight", {5}, std::vector<float>(5, 1));
   EXPECT_EQ(load_error(file), "tiny.gguf: tensor 'rope_freqs.weight' has 5 values, expected 4");
+}
+
+TEST(LoadModel, LayersBeyondTheStatedOnesAreAnError) {
+  EXPECT_EQ(error_with_metadata({.layers = 1}),
+            "tiny.gguf: has tensor 'blk.1.attn_norm.weight', but its configuration says 1 layers; "
+            "it is cut short");
 }
 
 }  // namespace

@@ -63,8 +63,12 @@ void add_tiny_llama_tensors(GgufBuilder& file, const TinyLlama& shape) {
     for (float& value : drawn) value = normal(random);
     return drawn;
   };
+  std::size_t next_format = 0;
   const auto matrix = [&](const std::string& name, std::uint64_t rows, std::uint64_t cols) {
-    file.tensor(name, {cols, rows}, values(rows * cols, 1 / std::sqrt(static_cast<double>(cols))));
+    const std::string format =
+        shape.formats.empty() ? "F32" : shape.formats[next_format++ % shape.formats.size()];
+    file.tensor(name, {cols, rows}, format,
+                values(rows * cols, 1 / std::sqrt(static_cast<double>(cols))));
   };
   const auto vector = [&](const std::string& name, std::uint64_t size) {
     file.tensor(name, {size}, values(size, 1));

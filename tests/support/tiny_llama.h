@@ -10,6 +10,8 @@ struct TinyLlama {
   std::uint32_t layers = 2, hidden = 32, mlp_hidden = 64, heads = 4, kv_heads = 2, context = 128;
   std::uint32_t tokens = 300;  // of the vocabulary
   std::uint32_t rows = 300;    // of the embedding
+  // Of the matrices, in turn; empty: all F32.
+  std::vector<std::string> formats = {};
 };
 
 // Metadata, vocabulary and F32 tensors. Add or change what a test is about.

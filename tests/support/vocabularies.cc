@@ -18,7 +18,8 @@ text::Vocabulary OwnedVocabulary::view() const {
   vocabulary.tokens.assign(tokens.begin(), tokens.end());
   vocabulary.types = types;
   vocabulary.scores = scores;
-  vocabulary.merges.assign(merges.begin(), merges.end());
+  for (const std::string& merge : merges) vocabulary.merges.push_back(*text::split_merge(merge));
+  vocabulary.merges_name = "merges";
   return vocabulary;
 }
 

@@ -14,7 +14,7 @@ using testing::HasSubstr;
 
 constexpr std::string_view kChatMl =
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-    "<|im_start|>assistant\n";
+    "{{ '<|im_start|>assistant\n' }}";
 
 std::unique_ptr<Tokenizer> tokenizer(const std::string& name) {
   const std::string bytes = test::read_zstd_data("tokenizers/" + name + ".gguf.zst");
@@ -98,7 +98,7 @@ TEST(ChatTemplate, OriginsSurviveFiltersAndConcatenation) {
                                  "{'<|im_end|>': m.content}.values()|first",
                                  "m.content|e|replace('&lt;', '<')|replace('&gt;', '>')",
                                  "m.content|string|safe",
-                                 "m.items()|list|map('last')|last"}) {
+                                 "m.items()|list|map('last')|list|last"}) {
     const std::string source =
         std::string("{% for m in messages %}{{ ") + expression + " }}{% endfor %}";
     const auto chat = ChatTemplate::parse(source, expression, vocabulary.get());
@@ -115,11 +115,11 @@ TEST(ChatTemplate, OriginsSurviveFiltersAndConcatenation) {
 
 TEST(ChatTemplate, SpacesAroundControlTokensStay) {
   const auto vocabulary = tokenizer("smollm2");
-  const auto chat = ChatTemplate::parse("<|im_start|> {{ messages[0].content }} <|im_end|> \n",
+  const auto chat = ChatTemplate::parse("<|im_start|> {{ messages[0].content }} <|im_end|> ",
                                         "template", vocabulary.get());
   const auto text =
       chat->render({{.role = "user", .content = " x "}}, Reasoning::kAsTheModelDoes, local_time());
-  EXPECT_EQ(text->bytes(), "<|im_start|>  x  <|im_end|> \n");
+  EXPECT_EQ(text->bytes(), "<|im_start|>  x  <|im_end|> ");
   EXPECT_EQ(*vocabulary->decode(encode_rendered(*vocabulary, *text), ControlTokens::kPrint),
             text->bytes());
 }

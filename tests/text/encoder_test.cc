@@ -8,8 +8,9 @@
 #include <random>
 
 #include "support/vocabularies.h"
-#include "text/nfc.h"
-#include "text/special_tokens.h"
+#include "text/added_tokens.h"
+#include "text/gguf_pre_tokenizers.h"
+#include "text/unicode.h"
 
 namespace espalier::text {
 namespace {
@@ -17,14 +18,20 @@ namespace {
 using test::OwnedVocabulary;
 using testing::ElementsAre;
 
-// An encoder with all it looks at.
+std::string nfc(std::string_view text) { return normalized(NormalForm::kC, text); }
+
+// An encoder with the steps before it.
 struct Small {
   std::vector<std::string> pieces;
+  Normalizer normalizer;
+  PreTokenizer pre_tokenizer;
   std::unique_ptr<TextEncoder> encoder;
 
   [[nodiscard]] std::vector<TokenId> encode(std::string_view text) const {
     std::vector<TokenId> ids;
-    encoder->encode(text, ids);
+    const std::string prepared = normalize(normalizer, {std::string(text), {}}).text;
+    pre_tokenizer.split(prepared, Place::kTextBegin,
+                        [&](std::string_view word) { encoder->encode(word, ids); });
     return ids;
   }
   [[nodiscard]] std::string decode(const std::vector<TokenId>& ids) const {
@@ -52,7 +59,15 @@ T take(Result<T> result) {
 Small byte_pair(const OwnedVocabulary& vocabulary, const PreTokenizerSpec& pre) {
   Small small;
   small.pieces = take(token_pieces(vocabulary.view(), pre.spelling));
-  small.encoder = take(byte_pair_encoder(vocabulary.view(), small.pieces, pre));
+  if (pre.spelling == Spelling::kSentencePiece) {
+    small.normalizer.push_back(replace(std::string(kSpaceMark), " "));
+  }
+  if (pre.nfc) small.normalizer.push_back(normal_form(NormalForm::kC));
+  small.pre_tokenizer = take(compile(pre));
+  small.encoder = take(byte_pair_encoder(vocabulary.view(), small.pieces,
+                                         {.spelling = pre.spelling,
+                                          .ignore_merges = pre.ignore_merges,
+                                          .newline_tokens = pre.newline_tokens}));
   return small;
 }
 
@@ -64,6 +79,7 @@ Small sentence_piece() {
   const OwnedVocabulary vocabulary = test::small_sentence_piece_vocabulary();
   Small small;
   small.pieces = take(token_pieces(vocabulary.view(), Spelling::kSentencePiece));
+  small.normalizer.push_back(replace(std::string(kSpaceMark), " "));
   small.encoder = take(sentence_piece_encoder(vocabulary.view(), small.pieces));
   return small;
 }
@@ -155,9 +171,9 @@ TEST(SentencePiece, BytesWithoutATokenBecomeUnknown) {
 
 // What a pattern set makes of a text, with | between words.
 std::string words(std::string_view pre, std::string_view text) {
-  const auto pre_tokenizer = take(PreTokenizer::compile(find_pre_tokenizer(pre)->steps));
+  const auto pre_tokenizer = take(compile(*find_pre_tokenizer(pre)));
   std::string result;
-  pre_tokenizer.split(text, [&](std::string_view word) {
+  pre_tokenizer.split(text, Place::kTextBegin, [&](std::string_view word) {
     if (!result.empty()) result += '|';
     result += word;
   });
@@ -215,22 +231,6 @@ TEST(Nfc, ComposesAndOrdersMarks) {
   EXPECT_EQ(nfc("\xff"
                 "e\u0301\xcc"),
             "\xff\u00e9\xcc");
-}
-
-TEST(SpecialTokens, FindsTheFirstAndOfThoseTheLongest) {
-  const SpecialTokens tokens({{"<a>", 1}, {"<a>b", 2}, {"a>bc", 3}, {"<", 4}, {"", 5}, {"<a>", 6}});
-  const auto at = [&](std::string_view text, std::size_t from) {
-    const auto match = tokens.find(text, from);
-    return match ? std::vector<std::size_t>{match->begin, match->length,
-                                            static_cast<std::size_t>(match->id)}
-                 : std::vector<std::size_t>{};
-  };
-  EXPECT_THAT(at("x<a>bc", 0), ElementsAre(1, 4, 2));
-  EXPECT_THAT(at("x<a>bc", 2), ElementsAre(2, 4, 3));
-  EXPECT_THAT(at("x<a>", 0), ElementsAre(1, 3, 1));
-  EXPECT_THAT(at("<<a", 1), ElementsAre(1, 1, 4));
-  EXPECT_THAT(at("abc", 0), ElementsAre());
-  EXPECT_THAT(at("", 0), ElementsAre());
 }
 
 TEST(RoundTrip, EveryShortSequenceOfTellingBytes) {
@@ -319,10 +319,11 @@ TEST(LongTexts, EveryPatternSplitsAMegabyte) {
   const std::vector<std::string> texts =
       long_texts({"x", " ", "7", "中", "\U0001f600", "A", "\n", "!", "\u0301", "\xff", "'S", " a"});
   for (const PreTokenizerSpec& pre : pre_tokenizers()) {
-    const auto pre_tokenizer = take(PreTokenizer::compile(pre.steps));
+    const auto pre_tokenizer = take(compile(pre));
     for (const std::string& text : texts) {
       std::size_t length = 0;
-      pre_tokenizer.split(text, [&](std::string_view word) { length += word.size(); });
+      pre_tokenizer.split(text, Place::kTextBegin,
+                          [&](std::string_view word) { length += word.size(); });
       ASSERT_EQ(length, text.size()) << pre.names.front();
     }
   }

@@ -7,7 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "support/base64.h"
+#include "base/base64.h"
 #include "support/zstd.h"
 #include "text/tokenizer.h"
 
@@ -29,7 +29,7 @@ struct GoldenVocabulary {
 void PrintTo(const GoldenVocabulary& vocabulary, std::ostream* out) { *out << vocabulary.name; }
 
 std::string bytes_of(const json& golden, const char* key) {
-  return test::base64_decode(golden[key].get_ref<const std::string&>());
+  return base64_decode(golden[key].get_ref<const std::string&>()).value();
 }
 
 class GoldenTokenizer : public testing::TestWithParam<GoldenVocabulary> {

@@ -1,6 +1,7 @@
 #include "compute/cpu/attention.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 namespace espalier::cpu {
@@ -19,8 +20,9 @@ std::size_t spans(const Row& row) {
   return (static_cast<std::size_t>(row.position) + kSpanPositions) / kSpanPositions;
 }
 
-void divide(PartialSum layout, std::size_t head_dim, const float* sum, float* y) {
-  const float inverse = 1 / sum[layout.weight()];
+// `sink`: the weight of the head's sink relative to the highest score.
+void divide(PartialSum layout, std::size_t head_dim, const float* sum, float sink, float* y) {
+  const float inverse = 1 / (sum[layout.weight()] + sink);
   for (std::size_t i = 0; i < head_dim; ++i) y[i] = sum[i] * inverse;
 }
 
@@ -82,7 +84,11 @@ void attention(ThreadPool& pool, compute::Workspace& workspace, std::span<const 
   const auto finish = [&](const BlockOfRows& block, std::size_t kv_head) {
     for (std::size_t i = 0; i < block.count * group; ++i) {
       const std::size_t head = (block.first + i / group) * heads + kv_head * group + i % group;
-      divide(layout, head_dim, total_of(block, kv_head, i), y + head * head_dim);
+      const float* total = total_of(block, kv_head, i);
+      const float sink = attention.sinks.empty()
+                             ? 0
+                             : std::exp(attention.sinks[head % heads] - total[layout.highest()]);
+      divide(layout, head_dim, total, sink, y + head * head_dim);
     }
   };
   const auto attend = [&](const BlockOfRows& block, std::size_t kv_head, std::size_t span,

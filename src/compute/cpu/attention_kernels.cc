@@ -103,9 +103,10 @@ void load_values(const KvView& cache, const std::byte* values, std::size_t count
 
 // A query against positions [begin, end) of a tile.
 HWY_INLINE void attend_tile(const float* query, const float* keys, const float* values,
-                            std::size_t begin, std::size_t end, std::size_t head_dim, float scale,
+                            std::size_t begin, std::size_t end, const Attention& attention,
                             float* weights, float* sum) {
   const DF d;
+  const std::size_t head_dim = attention.head_dim;
   const PartialSum layout = {padded(head_dim)};
 
   VF scores[kTileVectors];
@@ -128,7 +129,12 @@ HWY_INLINE void attend_tile(const float* query, const float* keys, const float* 
   VF highest_lanes = lowest;
   ESPALIER_UNROLL
   for (std::size_t v = 0; v < kTileVectors; ++v) {
-    scores[v] = hn::IfThenElse(visible(v), hn::Mul(scores[v], hn::Set(d, scale)), lowest);
+    scores[v] = hn::Mul(scores[v], hn::Set(d, attention.scale));
+    if (attention.softcap != 0) {
+      const VF cap = hn::Set(d, attention.softcap);
+      scores[v] = hn::Mul(cap, hn::Tanh(d, hn::Div(scores[v], cap)));
+    }
+    scores[v] = hn::IfThenElse(visible(v), scores[v], lowest);
     highest_lanes = hn::Max(highest_lanes, scores[v]);
   }
   const float before = sum[layout.highest()];
@@ -217,7 +223,7 @@ void attend(const AttentionBlock& block, float* scratch, float* sums) {
       for (std::size_t h = 0; h < group; ++h) {
         const std::size_t head = r * attention.heads + block.kv_head * group + h;
         attend_tile(block.queries + head * head_dim, keys, values, begin - tile, end - tile,
-                    head_dim, attention.scale, weights, sums + (r * group + h) * layout.size());
+                    attention, weights, sums + (r * group + h) * layout.size());
       }
     }
   }

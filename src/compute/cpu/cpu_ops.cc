@@ -6,7 +6,9 @@
 #include <cstring>
 
 #include "compute/cpu/attention.h"
+#include "compute/cpu/panel.h"
 #include "compute/cpu/row_kernels.h"
+#include "hwy/targets.h"
 
 namespace espalier::cpu {
 namespace {
@@ -101,17 +103,29 @@ class CpuOps final : public compute::Ops {
 
   void gate(std::size_t count, const float* gate, const float* up, Activation activation,
             float* y) override {
+    const auto kernel = activation == Activation::kSilu       ? row_kernels().silu_gate
+                        : activation == Activation::kGeluTanh ? row_kernels().gelu_tanh_gate
+                                                              : row_kernels().sigmoid_gate;
     for_elements(count, [&](std::size_t begin, std::size_t size) {
-      switch (activation) {
-        case Activation::kSilu:
-          row_kernels().silu_gate(gate + begin, up + begin, size, y + begin);
-      }
+      kernel(gate + begin, up + begin, size, y + begin);
     });
   }
 
   void add(std::size_t count, const float* x, float* y) override {
     for_elements(count, [&](std::size_t begin, std::size_t size) {
       row_kernels().add(x + begin, size, y + begin);
+    });
+  }
+
+  void scale(std::size_t count, float factor, float* x) override {
+    for_elements(count, [&](std::size_t begin, std::size_t size) {
+      for (std::size_t i = begin; i < begin + size; ++i) x[i] *= factor;
+    });
+  }
+
+  void softcap(std::size_t count, float cap, float* x) override {
+    for_elements(count, [&](std::size_t begin, std::size_t size) {
+      row_kernels().softcap(cap, size, x + begin);
     });
   }
 
@@ -187,5 +201,7 @@ class CpuOps final : public compute::Ops {
 std::unique_ptr<compute::Ops> make_ops(std::size_t threads, Activations activations) {
   return std::make_unique<CpuOps>(threads, activations);
 }
+
+const char* instructions() { return hwy::TargetName(code_kernels().target); }
 
 }  // namespace espalier::cpu

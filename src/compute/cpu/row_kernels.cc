@@ -85,27 +85,68 @@ void rope_interleaved(const float* cosines, const float* sines, std::size_t pair
   }
 }
 
-HWY_INLINE VF silu(VF x) {
+// x · sigmoid(z)
+HWY_INLINE VF times_sigmoid(VF x, VF z) {
   const DF d;
   // Beyond 2^127 the exponential would overflow; the quotient is below 1e-36 there.
-  const VF exponent = hn::Min(hn::Neg(x), hn::Set(d, 88.0f));
+  const VF exponent = hn::Min(hn::Neg(z), hn::Set(d, 88.0f));
   return hn::Div(x, hn::Add(hn::Set(d, 1.0f), hn::Exp(d, exponent)));
 }
 
-void silu_gate(const float* x, const float* up, std::size_t count, float* y) {
+struct Silu {
+  HWY_INLINE VF operator()(VF x) const { return times_sigmoid(x, x); }
+};
+
+// x/2 · (1 + tanh(u)) is x · sigmoid(2u).
+struct GeluTanh {
+  HWY_INLINE VF operator()(VF x) const {
+    const DF d;
+    const VF cubic = hn::MulAdd(hn::Mul(x, x), hn::Set(d, 0.044715f), hn::Set(d, 1.0f));
+    return times_sigmoid(x, hn::Mul(hn::Mul(x, cubic), hn::Set(d, 1.5957691216f)));  // 2√(2/π)
+  }
+};
+
+struct Sigmoid {
+  HWY_INLINE VF operator()(VF x) const { return times_sigmoid(hn::Set(DF(), 1.0f), x); }
+};
+
+struct Softcap {
+  float cap;
+  HWY_INLINE VF operator()(VF x) const {
+    const DF d;
+    return hn::Mul(hn::Set(d, cap), hn::Tanh(d, hn::Div(x, hn::Set(d, cap))));
+  }
+};
+
+// y = function(x). The last few go through the same vectors, so that an element's bits do not
+// depend on its place.
+template <typename Function>
+void apply(const Function& function, const float* x, std::size_t count, float* y) {
   const DF d;
   std::size_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    hn::StoreU(hn::Mul(silu(hn::LoadU(d, x + i)), hn::LoadU(d, up + i)), d, y + i);
-  }
+  for (; i + kLanes <= count; i += kLanes) hn::StoreU(function(hn::LoadU(d, x + i)), d, y + i);
   if (i == count) return;
-  // The rest goes through the same exponential, so that an element's bits do not depend on its
-  // place.
   HWY_ALIGN float rest[kLanes] = {};
   std::memcpy(rest, x + i, (count - i) * sizeof(float));
-  hn::Store(silu(hn::Load(d, rest)), d, rest);
+  hn::Store(function(hn::Load(d, rest)), d, rest);
+  std::memcpy(y + i, rest, (count - i) * sizeof(float));
+}
+
+template <typename Function>
+void gate(const float* x, const float* up, std::size_t count, float* y) {
+  const DF d;
+  const Function function;
+  std::size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    hn::StoreU(hn::Mul(function(hn::LoadU(d, x + i)), hn::LoadU(d, up + i)), d, y + i);
+  }
+  if (i == count) return;
+  HWY_ALIGN float rest[kLanes];
+  apply(function, x + i, count - i, rest);
   for (std::size_t l = 0; i < count; ++i, ++l) y[i] = rest[l] * up[i];
 }
+
+void softcap(float cap, std::size_t count, float* x) { apply(Softcap{cap}, x, count, x); }
 
 void add(const float* x, std::size_t count, float* y) {
   const DF d;
@@ -135,8 +176,11 @@ void narrow_half(const float* from, std::size_t count, std::byte* to) {
 constexpr RowKernels kRowKernels = {.rms_norm = rms_norm,
                                     .rope_halves = rope_halves,
                                     .rope_interleaved = rope_interleaved,
-                                    .silu_gate = silu_gate,
+                                    .silu_gate = gate<Silu>,
+                                    .gelu_tanh_gate = gate<GeluTanh>,
+                                    .sigmoid_gate = gate<Sigmoid>,
                                     .add = add,
+                                    .softcap = softcap,
                                     .narrow_half = narrow_half};
 
 const RowKernels* get_row_kernels() { return &kRowKernels; }

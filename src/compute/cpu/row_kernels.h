@@ -16,11 +16,15 @@ struct RowKernels {
   void (*rope_interleaved)(const float* cosines, const float* sines, std::size_t pairs,
                            float* head);
 
-  // y = x · sigmoid(x) ∘ up; y may be x or up.
-  void (*silu_gate)(const float* x, const float* up, std::size_t count, float* y);
+  // y = activation(x) ∘ up; y may be x or up.
+  using Gate = void (*)(const float* x, const float* up, std::size_t count, float* y);
+  Gate silu_gate, gelu_tanh_gate, sigmoid_gate;
 
   // y += x.
   void (*add)(const float* x, std::size_t count, float* y);
+
+  // x = cap · tanh(x / cap).
+  void (*softcap)(float cap, std::size_t count, float* x);
 
   // Rounds to IEEE half precision.
   void (*narrow_half)(const float* from, std::size_t count, std::byte* to);

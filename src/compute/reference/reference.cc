@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numbers>
 #include <vector>
 
 #include "base/half.h"
@@ -80,13 +81,19 @@ void save_kv(KvType type, std::byte* memory, std::size_t index, float value) {
   }
 }
 
-float activate(Activation activation, float x) {
+double activate(Activation activation, double x) {
   switch (activation) {
     case Activation::kSilu:
-      return static_cast<float>(x / (1 + std::exp(-static_cast<double>(x))));
+      return x / (1 + std::exp(-x));
+    case Activation::kGeluTanh:
+      return x / 2 * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+    case Activation::kSigmoid:
+      return 1 / (1 + std::exp(-x));
   }
   return x;
 }
+
+double capped(double x, double cap) { return cap * std::tanh(x / cap); }
 
 class ReferenceOps final : public compute::Ops {
  public:
@@ -166,17 +173,18 @@ class ReferenceOps final : public compute::Ops {
         const float* query = queries + (r * attention.heads + h) * dim;
         const std::size_t past = cache.index(rows[r].sequence, h / group, 0);
         weights.assign(end - begin, 0);
-        double highest = -INFINITY;
+        double highest = attention.sinks.empty() ? -INFINITY : attention.sinks[h];
         for (std::size_t p = begin; p < end; ++p) {
           double score = 0;
           for (std::size_t i = 0; i < dim; ++i) {
             score +=
                 static_cast<double>(query[i]) * load_kv(cache.type, cache.keys, past + p * dim + i);
           }
-          weights[p - begin] = score * attention.scale;
+          score *= attention.scale;
+          weights[p - begin] = attention.softcap == 0 ? score : capped(score, attention.softcap);
           highest = std::max(highest, weights[p - begin]);
         }
-        double total = 0;
+        double total = attention.sinks.empty() ? 0 : std::exp(attention.sinks[h] - highest);
         for (double& weight : weights) total += weight = std::exp(weight - highest);
         std::fill(sums.begin(), sums.end(), 0);
         for (std::size_t p = begin; p < end; ++p) {
@@ -193,11 +201,21 @@ class ReferenceOps final : public compute::Ops {
 
   void gate(std::size_t count, const float* gate, const float* up, Activation activation,
             float* y) override {
-    for (std::size_t i = 0; i < count; ++i) y[i] = activate(activation, gate[i]) * up[i];
+    for (std::size_t i = 0; i < count; ++i) {
+      y[i] = static_cast<float>(activate(activation, gate[i])) * up[i];
+    }
   }
 
   void add(std::size_t count, const float* x, float* y) override {
     for (std::size_t i = 0; i < count; ++i) y[i] += x[i];
+  }
+
+  void scale(std::size_t count, float factor, float* x) override {
+    for (std::size_t i = 0; i < count; ++i) x[i] *= factor;
+  }
+
+  void softcap(std::size_t count, float cap, float* x) override {
+    for (std::size_t i = 0; i < count; ++i) x[i] = static_cast<float>(capped(x[i], cap));
   }
 };
 
