@@ -15,6 +15,7 @@ namespace espalier::model {
 namespace {
 
 struct Errors {
+  float largest_logit = 0;
   float largest = 0;        // difference from a golden logit
   double relative_rms = 0;  // root mean square of the differences over that of the logits
 };
@@ -40,6 +41,7 @@ class HfModels : public ::testing::TestWithParam<const char*> {
     double error_squares = 0;
     for (std::size_t i = 0; i < logits.size(); ++i) {
       const float error = logits[i] - expected[i];
+      errors.largest_logit = std::max(errors.largest_logit, std::abs(expected[i]));
       errors.largest = std::max(errors.largest, std::abs(error));
       error_squares += static_cast<double>(error) * error;
       squares += static_cast<double>(expected[i]) * expected[i];
@@ -53,9 +55,11 @@ TEST_P(HfModels, ReferenceLogitsAreTheGoldenOnes) {
   EXPECT_LT(errors_of(*reference::make_ops(), compute::KvType::kF32).largest, 1e-4f);
 }
 
-// 8-bit activations, where the format has a kernel for them, and a half-precision cache.
+// 8-bit activations, where the format has a kernel for them, and a half-precision cache. 2e-2 for
+// logits of up to 10, as most have, and in proportion for larger ones.
 TEST_P(HfModels, CpuLogitsAreNear) {
-  EXPECT_LT(errors_of(*cpu::make_ops(2), compute::KvType::kF16).largest, 2e-2f);
+  const Errors errors = errors_of(*cpu::make_ops(2), compute::KvType::kF16);
+  EXPECT_LT(errors.largest, 2e-3f * std::max(10.0f, errors.largest_logit));
 }
 
 INSTANTIATE_TEST_SUITE_P(Directories, HfModels,
