@@ -45,7 +45,7 @@ void add_backend_options(CLI::App& verb, std::string& backend, int& threads) {
   verb.add_option("--backend", backend, "What computes: cpu, or reference, the slow oracle")
       ->check(CLI::IsMember({"cpu", "reference"}))
       ->capture_default_str();
-  verb.add_option("--threads", threads, "Threads; 0: one per processor")
+  verb.add_option("-t,--threads", threads, "Threads; 0: one per processor")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
 }

@@ -12,6 +12,7 @@ namespace espalier::app {
 using Verb = std::function<Status()>;
 
 void add_convert(CLI::App& app, Verb& run);
+void add_bench(CLI::App& app, Verb& run);
 void add_dequantize(CLI::App& app, Verb& run);
 void add_inspect(CLI::App& app, Verb& run);
 void add_tokenize(CLI::App& app, Verb& run);

@@ -189,6 +189,8 @@ Result<std::size_t> read_window(const Settings& settings, std::size_t fallback) 
 
 Result<float> read_softcap(const Settings& settings, Key key, double fallback) {
   if (settings.is_null(key)) return 0.0f;
+  ESPALIER_TRY(const auto found, settings.number(key));
+  if (!found) return static_cast<float>(fallback);
   ESPALIER_TRY(const double cap, settings.positive(key, fallback));
   return static_cast<float>(cap);
 }

@@ -128,7 +128,8 @@ enum class LayerKind { kFull, kSliding, kLinear };
 // `fallback` is 0.
 [[nodiscard]] Result<std::size_t> read_window(const Settings& settings, std::size_t fallback = 0);
 
-// A bound such as Gemma 2's; 0 where the file says that there is none.
+// A bound such as Gemma 2's; 0 where the file says that there is none, or says nothing and
+// `fallback` is 0.
 [[nodiscard]] Result<float> read_softcap(const Settings& settings, Key key, double fallback);
 
 // --- The architectures, each in a file of its name

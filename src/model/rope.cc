@@ -104,7 +104,7 @@ Result<std::size_t> read_rotated(const Settings& settings, const Settings& secti
     ESPALIER_TRY(const double outer, settings.positive(kRotated, 1));
     ESPALIER_TRY(const double share, section.positive(kRotated, outer));
     if (share > 1) {
-      return input_error("{}: found {}, expected at most 1", settings.place(kRotated), share);
+      return input_error("{}: found {}, expected at most 1", section.place(kRotated), share);
     }
     dims = static_cast<std::size_t>(static_cast<double>(head_dim) * share);
   }

@@ -26,8 +26,12 @@ struct FormatCase {
 };
 
 const FormatCase kFormats[] = {
-    {"F32", {}, false},     {"F16", {}, false},  {"BF16", {}, false},   {"Q4_0", {0}, true},
-    {"Q4_1", {0, 2}, true}, {"Q8_0", {0}, true}, {"Q6_K", {208}, true},
+    {"F32", {}, false},       {"F16", {}, false},     {"BF16", {}, false},
+    {"Q4_0", {0}, true},      {"Q4_1", {0, 2}, true}, {"Q5_0", {0}, true},
+    {"Q5_1", {0, 2}, true},   {"Q8_0", {0}, true},    {"IQ4_NL", {0}, true},
+    {"Q2_K", {80, 82}, true}, {"Q3_K", {108}, true},  {"Q4_K", {0, 2}, true},
+    {"Q5_K", {0, 2}, true},   {"Q6_K", {208}, true},  {"IQ4_XS", {0}, true},
+    {"TQ2_0", {64}, true},    {"NVFP4", {}, true},
 };
 
 const Activations kActivations[] = {Activations::kFloat32, Activations::kCoded};
@@ -122,10 +126,9 @@ void expect_product(const std::vector<float>& x, const pack::Matrix& w, bool cod
           sum_x += std::abs(activation);
           sum_w += std::abs(weight);
         }
-        coding += sum_w * largest_x / 254;
+        coding += sum_w * largest_x / 32512;
         magnitude += largest_w * sum_x;
       }
-      if (activation_planes(w) == 2) coding /= 254;
       const double bound = (coded ? 1.0001 * coding : 0) + 0x1p-18 * magnitude + 1e-30;
       ASSERT_NEAR(y[r * w.rows + o], sum, bound) << w.format->name << " row " << r << " output "
                                                  << o << " of " << w.rows << " × " << w.cols;

@@ -3,6 +3,7 @@
 // directories with configurations in both styles, and out of GGUF.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -127,7 +128,7 @@ Json in_older_style(Json config) {
   return config;
 }
 
-constexpr double kTolerance = 2e-5;
+constexpr double kTolerance = 5e-5;
 
 class Architectures : public ::testing::TestWithParam<const char*> {
  protected:

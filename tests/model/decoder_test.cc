@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A Llama of random float weights, in memory.
+// A decoder of random float weights by GGUF's names, in memory.
 class RandomWeights final : public Weights {
  public:
   explicit RandomWeights(const DecoderConfig& c) {
@@ -45,6 +45,19 @@ class RandomWeights final : public Weights {
                                          std::as_bytes(std::span(values)));
   }
   void add_vector(const std::string& name, std::size_t size) { vectors[name] = random(size, 1); }
+
+  // Puts the rows of several matrices below each other.
+  void fuse(const std::vector<std::string>& parts, const std::string& name) {
+    std::vector<float> values;
+    const std::size_t cols = matrices.at(parts[0]).cols;
+    for (const std::string& part : parts) {
+      values.insert(values.end(), storage_.at(part).begin(), storage_.at(part).end());
+      matrices.erase(part);
+    }
+    storage_[name] = std::move(values);
+    matrices[name] = *pack::block_matrix(*pack::find_format("F32"), storage_[name].size() / cols,
+                                         cols, std::as_bytes(std::span(storage_[name])));
+  }
 
   const std::string& source() const override { return source_; }
   Result<std::optional<pack::Matrix>> find_matrix(std::string_view name) const override {
@@ -170,6 +183,47 @@ TEST(Decoder, BiasesCount) {
                 HasSubstr(fmt::format("tensor 'blk.1.{}.bias' has {} values, expected {}", name,
                                       size + 1, size)));
   }
+}
+
+// Query, key and value as one matrix, and gate and up as another, of a format whose rows can be
+// viewed by themselves and of one whose rows cannot.
+TEST(Decoder, FusedMatricesAreTheirParts) {
+  const RandomWeights separate(tiny_config());
+  const auto expected = load(tiny_config(), separate);
+  ASSERT_TRUE(expected) << expected.error().message;
+  pack::Format whole = *pack::find_format("F32");
+  whole.family = pack::Family::kGptq;
+  const pack::Format* const formats[] = {pack::find_format("F32"), &whole};
+  for (const pack::Format* format : formats) {
+    RandomWeights fused(tiny_config());
+    for (int l = 0; l < 2; ++l) {
+      const std::string layer = fmt::format("blk.{}.", l);
+      fused.fuse({layer + "attn_q", layer + "attn_k", layer + "attn_v"}, layer + "attn_qkv");
+      fused.fuse({layer + "ffn_gate", layer + "ffn_up"}, layer + "ffn_up");
+      for (const char* name : {"attn_qkv", "ffn_up"}) fused.matrices[layer + name].format = format;
+    }
+    const auto model = load(tiny_config(), fused);
+    ASSERT_TRUE(model) << model.error().message;
+    EXPECT_EQ(logits_in_chunks(**model, kTokens, 4), logits_in_chunks(**expected, kTokens, 4));
+  }
+}
+
+// A bias of the fused matrix is those of its parts.
+TEST(Decoder, FusedBiasesAreTheirParts) {
+  RandomWeights separate(tiny_config());
+  separate.vectors["blk.0.attn_q.bias"] = std::vector<float>(24, 0.5f);
+  separate.vectors["blk.0.attn_k.bias"] = std::vector<float>(12, -1.0f);
+  separate.vectors["blk.0.attn_v.bias"] = std::vector<float>(12, 2.0f);
+  RandomWeights fused(tiny_config());
+  fused.fuse({"blk.0.attn_q", "blk.0.attn_k", "blk.0.attn_v"}, "blk.0.attn_qkv");
+  std::vector<float>& bias = fused.vectors["blk.0.attn_qkv.bias"];
+  bias.assign(24, 0.5f);
+  bias.resize(36, -1.0f);
+  bias.resize(48, 2.0f);
+  const auto a = load(tiny_config(), separate);
+  const auto b = load(tiny_config(), fused);
+  ASSERT_TRUE(a && b);
+  EXPECT_EQ(logits_in_chunks(**a, kTokens, 4), logits_in_chunks(**b, kTokens, 4));
 }
 
 TEST(Decoder, MissingAndMisshapenTensorsAreNamed) {

@@ -24,6 +24,7 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"model", {"base", "pack", "file", "compute"}},
     {"run", {"base", "pack", "file", "text", "compute", "model"}},
     {"convert", {"base", "pack", "file", "text", "model"}},
+    {"measure", {"base", "pack", "file", "text", "compute", "model", "run"}},
 };
 
 TEST(Includes, GoDownwardsOnly) {

@@ -152,7 +152,7 @@ class Converter {
 
   void add_long_rope(const Json& rope) {
     const std::uint32_t original = config_["original_max_position_embeddings"];
-    const double stretch = config_["max_position_embeddings"].get<double>() / original;
+    const double stretch = rope["factor"];
     const auto dims = static_cast<std::uint32_t>(rope["partial_rotary_factor"].get<double>() *
                                                  static_cast<double>(head_dim_));
     add("rope.scaling.type", std::string("longrope"));
@@ -165,7 +165,7 @@ class Converter {
   }
 
   void add_peculiarities() {
-    const bool slides = type_ == "mistral" || type_ == "phi3" || gemma_;
+    const bool slides = type_ == "mistral" || type_ == "qwen2" || type_ == "phi3" || gemma_;
     if (slides) add_count("attention.sliding_window", "sliding_window");
     if (gemma_) {
       add("attention.scale",
@@ -174,6 +174,12 @@ class Converter {
     if (type_ == "gemma2") {
       add_number("attn_logit_softcapping", config_["attn_logit_softcapping"]);
       add_number("final_logit_softcapping", config_["final_logit_softcapping"]);
+    }
+    if (type_ == "qwen2") {
+      std::vector<bool> pattern;
+      for (const Json& kind : config_["layer_types"])
+        pattern.push_back(kind == "sliding_attention");
+      add("attention.sliding_window_pattern", pattern);
     }
     if (type_ == "gemma3_text") {
       add_count("attention.sliding_window_pattern", "sliding_window_pattern");

@@ -8,8 +8,8 @@
 namespace espalier::test {
 
 // Of a plain directory (BF16) of one of the dense architectures with a config.json in the new
-// style. Beyond the converter's keys: the scale of Gemma's scores, Mistral's window and Gemma 3's
-// pattern, which it takes from the sizes that are published.
+// style. Beyond the converter's keys: the scale of Gemma's scores, the windows of Mistral and Qwen2
+// and which layers have one, all of which it leaves out or takes from the sizes that are published.
 [[nodiscard]] GgufBuilder converted_gguf(const file::HfDirectory& directory);
 
 }  // namespace espalier::test

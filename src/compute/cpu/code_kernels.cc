@@ -1,193 +1,208 @@
-// Unpacking formats with codes, coding activations, and their products: see panel.h.
+// Coding activations, and their products with panels: see panel.h.
 #include "compute/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "compute/cpu/code_kernels.cc"
 #include "hwy/foreach_target.h"  // before all that is compiled for each target
 
-#include "compute/cpu/code_formats-inl.h"
-#include "hwy/cache_control.h"
+#include <cstring>
+
+#include "compute/cpu/panel.h"
+#include "compute/cpu/row_lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace espalier::cpu::HWY_NAMESPACE {
 namespace {
 
-// Asks for the bytes of a block, `ahead` bytes further on in every row. Rows are as many streams as
-// there are lanes, more than processors follow by themselves.
-template <typename Block>
-HWY_INLINE void prefetch(const RowLanes& rows, std::size_t at, std::size_t ahead) {
-  constexpr std::size_t kLine = 64;
-  for (std::size_t line = (at + kLine - 1) / kLine * kLine; line < at + sizeof(Block);
-       line += kLine) {
-    for (std::size_t l = 0; l < kLanes; ++l) {
-      hwy::Prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(rows.row[l]) +
-                                                  line + ahead));
+template <std::size_t kGroup, bool kMinimums, int kBits>
+struct Shape {};
+
+// Rows whose sums of a group are under way at once, in two registers each.
+constexpr std::size_t kBatchRows = HWY_TARGET <= HWY_AVX3 ? 4 : 2;
+
+HWY_INLINE VI broadcast_four(const std::int8_t* codes) {
+  std::int32_t four;
+  std::memcpy(&four, codes, sizeof(four));
+  return hn::Set(DI(), four);
+}
+
+template <int kBits>
+HWY_INLINE VI dot(VI sum, VU codes, const std::int8_t* x) {
+  if constexpr (kBits == 8) return dot8(sum, codes, broadcast_four(x));
+  return dot7(sum, codes, broadcast_four(x));
+}
+
+// sums[r] = the products of a group's codes, four inputs to a vector, with row r's activations.
+// Neighbouring instructions belong to different sums, so that none waits for the one before it; a
+// single row's sums are taken in two halves for that.
+template <int kBits, std::size_t kRows, std::size_t kQuads>
+HWY_INLINE void dot_rows(const VU (&codes)[kQuads], const CodedGroup* x, std::size_t part,
+                         VI (&sums)[kRows]) {
+  constexpr std::size_t kHalves = kRows == 1 ? 2 : 1;
+  const std::size_t at = part * kQuads * 4;
+  VI low[kHalves][kRows];
+  VI high[kHalves][kRows];
+  ESPALIER_UNROLL
+  for (std::size_t h = 0; h < kHalves; ++h) {
+    ESPALIER_UNROLL
+    for (std::size_t r = 0; r < kRows; ++r) {
+      low[h][r] = h == 0 ? hn::Set(DI(), x[r].offsets[part]) : hn::Zero(DI());
+      high[h][r] = hn::Zero(DI());
     }
   }
-}
-
-template <typename Codes>
-void unpack(const pack::Matrix& w, std::size_t row, std::size_t first, std::size_t inputs,
-            Panel& panel) {
-  using Block = typename Codes::Block;
-  const std::size_t row_bytes = w.cols / Block::kValues * sizeof(Block);
-  const std::size_t first_byte = first / Block::kValues * sizeof(Block);
-  const auto* data = reinterpret_cast<const std::uint8_t*>(w.data.data());
-  RowLanes rows;
-  for (std::size_t l = 0; l < kLanes; ++l) {
-    const std::size_t r = HWY_MIN(row + l, w.rows - 1);
-    rows.row[l] = data + r * row_bytes + first_byte;
-    rows.offset[l] = static_cast<std::int32_t>((r - row) * row_bytes);
+  ESPALIER_UNROLL
+  for (std::size_t q = 0; q < kQuads; ++q) {
+    const std::size_t h = q % kHalves;
+    ESPALIER_UNROLL
+    for (std::size_t r = 0; r < kRows; ++r) {
+      high[h][r] = dot<kBits>(high[h][r], codes[q], x[r].high + at + 4 * q);
+      low[h][r] = dot<kBits>(low[h][r], codes[q], x[r].low + at + 4 * q);
+    }
   }
-
-  // What comes next: the next inputs of these rows, or the first inputs of the next rows.
-  const std::size_t blocks = inputs / Block::kValues;
-  const std::size_t ahead =
-      first + inputs < w.cols ? blocks * sizeof(Block) : kLanes * row_bytes - first_byte;
-  for (std::size_t b = 0; b < blocks; ++b) {
-    prefetch<Block>(rows, b * sizeof(Block), ahead);
-    const std::size_t groups = b * (Block::kValues / Codes::kGroup);
-    Codes::unpack(rows, b * sizeof(Block),
-                  {.to_codes = panel.codes + b * Block::kValues * kLanes,
-                   .to_scales = panel.scales + groups * kLanes,
-                   .to_minimums = panel.minimums + groups * kLanes});
+  ESPALIER_UNROLL
+  for (std::size_t r = 0; r < kRows; ++r) {
+    const VI upper = kHalves == 2 ? hn::Add(high[0][r], high[kHalves - 1][r]) : high[0][r];
+    const VI lower = kHalves == 2 ? hn::Add(low[0][r], low[kHalves - 1][r]) : low[0][r];
+    sums[r] = hn::Add(lower, hn::ShiftLeft<7>(upper));
   }
 }
 
-// `kRows` rows of x with the panel. More rows share each load of codes; the order of every row's
-// sum is the same.
-template <typename Codes, std::size_t kRows>
-HWY_INLINE void multiply_rows(const Panel& panel, const CodedRows& x, std::size_t row,
-                              std::size_t first, std::size_t inputs, float* sums) {
+// kRows rows of a tile of kTile with inputs [0, inputs) of the panel; x is the first row's first
+// group there. More rows share each load of codes; the order of every row's sum is the same.
+template <std::size_t kRows, std::size_t kTile, std::size_t kGroup, bool kMinimums, int kBits>
+HWY_INLINE void multiply_rows(Shape<kGroup, kMinimums, kBits>, const Panel& panel,
+                              const CodedGroup* x, std::size_t inputs, float* sums) {
   const DF df;
-  const DI di;
-  const DU du;
-  constexpr std::size_t kQuads = Codes::kGroup / 4;
-  const std::int8_t* x_codes = x.codes + row * x.inputs + first;
-  const float* x_scales = x.scales + (row * x.inputs + first) / kCodedGroup;
-  const std::int32_t* x_offsets = x.offsets + (row * x.inputs + first) / Codes::kGroup;
-  const float* x_sums = x.sums + (row * x.inputs + first) / Codes::kGroup;
-  const std::size_t x_groups = x.inputs / Codes::kGroup;
+  constexpr std::size_t kQuads = kGroup / 4;
+  const auto* quads = reinterpret_cast<const std::uint32_t*>(panel.codes);
 
   VF total[kRows];
   ESPALIER_UNROLL
-  for (std::size_t r = 0; r < kRows; ++r) total[r] = hn::LoadU(df, sums + (row + r) * kLanes);
-  for (std::size_t g = 0; g < inputs / Codes::kGroup; ++g) {
+  for (std::size_t r = 0; r < kRows; ++r) total[r] = hn::LoadU(df, sums + r * kLanes);
+  for (std::size_t g = 0; g < inputs / kGroup; ++g) {
     VU codes[kQuads];
     ESPALIER_UNROLL
     for (std::size_t q = 0; q < kQuads; ++q) {
-      codes[q] = hn::Load(
-          du, reinterpret_cast<const std::uint32_t*>(panel.codes) + (g * kQuads + q) * kLanes);
+      codes[q] = hn::Load(DU(), quads + (g * kQuads + q) * kLanes);
     }
     const VF scale = hn::Load(df, panel.scales + g * kLanes);
+    constexpr std::size_t kParts = kCodedGroup / kGroup;  // groups of weights in one of x
+    const std::size_t part = g % kParts;
+    const CodedGroup* group = x + g / kParts * kTile;
+    constexpr std::size_t kBatch = HWY_MIN(kRows, kBatchRows);
     ESPALIER_UNROLL
-    for (std::size_t r = 0; r < kRows; ++r) {
-      VI dot = hn::Set(di, x_offsets[r * x_groups + g]);
+    for (std::size_t first = 0; first < kRows; first += kBatch) {
+      VI dots[kBatch];
+      dot_rows<kBits>(codes, group + first, part, dots);
       ESPALIER_UNROLL
-      for (std::size_t q = 0; q < kQuads; ++q) {
-        std::int32_t four;
-        std::memcpy(&four, x_codes + r * x.inputs + g * Codes::kGroup + q * 4, 4);
-        if constexpr (Codes::kCodeBits == 8) {
-          dot = dot8(dot, codes[q], hn::Set(di, four));
-        } else {
-          dot = dot7(dot, codes[q], hn::Set(di, four));
+      for (std::size_t b = 0; b < kBatch; ++b) {
+        const CodedGroup& row = group[first + b];
+        VF& sum = total[first + b];
+        const VF factor = hn::Mul(scale, hn::Set(df, row.scale));
+        sum = hn::MulAdd(hn::ConvertTo(df, dots[b]), factor, sum);
+        if constexpr (kMinimums) {
+          const VF minimum = hn::Load(df, panel.minimums + g * kLanes);
+          sum = hn::MulAdd(minimum, hn::Set(df, row.sums[part]), sum);
         }
-      }
-      const float x_scale = x_scales[r * x.inputs / kCodedGroup + g * Codes::kGroup / kCodedGroup];
-      total[r] = hn::MulAdd(hn::ConvertTo(df, dot), hn::Mul(scale, hn::Set(df, x_scale)), total[r]);
-      if constexpr (Codes::kMinimums) {
-        const VF minimum = hn::Load(df, panel.minimums + g * kLanes);
-        total[r] = hn::MulAdd(minimum, hn::Set(df, x_sums[r * x_groups + g]), total[r]);
       }
     }
   }
   ESPALIER_UNROLL
-  for (std::size_t r = 0; r < kRows; ++r) hn::StoreU(total[r], df, sums + (row + r) * kLanes);
+  for (std::size_t r = 0; r < kRows; ++r) hn::StoreU(total[r], df, sums + r * kLanes);
 }
 
-template <typename Codes>
-void multiply(const Panel& panel, const CodedRows& x, std::size_t first, std::size_t inputs,
-              float* sums) {
-  constexpr std::size_t kMostRows = HWY_TARGET <= HWY_AVX3 ? 8 : 4;  // what the registers hold
-  std::size_t row = 0;
-  for (; row + kMostRows <= x.rows; row += kMostRows) {
-    multiply_rows<Codes, kMostRows>(panel, x, row, first, inputs, sums);
+template <std::size_t kTile, typename Shape>
+HWY_INLINE void multiply_tile(Shape shape, const Panel& panel, const CodedGroup* x,
+                              std::size_t inputs, float* sums) {
+  // What the registers hold.
+  constexpr std::size_t kRows = HWY_MIN(kTile, HWY_TARGET <= HWY_AVX3 ? 8 : 4);
+  for (std::size_t r = 0; r < kTile; r += kRows) {
+    multiply_rows<kRows, kTile>(shape, panel, x + r, inputs, sums + r * kLanes);
   }
-  if (kMostRows > 4 && row + 4 <= x.rows) {
-    multiply_rows<Codes, 4>(panel, x, row, first, inputs, sums);
-    row += 4;
-  }
-  if (row + 2 <= x.rows) {
-    multiply_rows<Codes, 2>(panel, x, row, first, inputs, sums);
-    row += 2;
-  }
-  if (row < x.rows) multiply_rows<Codes, 1>(panel, x, row, first, inputs, sums);
 }
 
-template <typename Codes>
-constexpr CodeKernel kernel(std::string_view format) {
-  static_assert(kPanelInputs % Codes::Block::kValues == 0 && kCodedGroup % Codes::kGroup == 0);
-  return {format, Codes::kGroup, Codes::kZero, unpack<Codes>, multiply<Codes>};
-}
-
-constexpr CodeKernel kKernels[] = {
-    kernel<CodesQ4_0>("Q4_0"),
-    kernel<CodesQ4_1>("Q4_1"),
-    kernel<CodesQ8_0>("Q8_0"),
-    kernel<CodesQ6_K>("Q6_K"),
-};
-
-const CodeKernel* find(std::string_view format) {
-  for (const CodeKernel& kernel : kKernels) {
-    if (kernel.format == format) return &kernel;
+template <std::size_t kGroup, bool kMinimums, int kBits>
+HWY_NOINLINE void multiply_all(Shape<kGroup, kMinimums, kBits> shape, const Panel& panel,
+                               const CodedRows& x, std::size_t first, std::size_t inputs,
+                               float* sums) {
+  const std::size_t x_groups = x.inputs / kCodedGroup;
+  const std::size_t first_group = first / kCodedGroup;
+  for (std::size_t r = 0; r < x.rows;) {
+    const std::size_t rows = tile_rows(x.rows, r);
+    const CodedGroup* tile = x.groups + r * x_groups + first_group * rows;
+    float* to = sums + r * kLanes;
+    if (rows == 8) {
+      multiply_tile<8>(shape, panel, tile, inputs, to);
+    } else if (rows == 4) {
+      multiply_tile<4>(shape, panel, tile, inputs, to);
+    } else if (rows == 2) {
+      multiply_tile<2>(shape, panel, tile, inputs, to);
+    } else {
+      multiply_tile<1>(shape, panel, tile, inputs, to);
+    }
+    r += rows;
   }
-  return nullptr;
 }
 
-// Codes the group that begins at element `at` of `coded`, and leaves in x what the codes miss.
-HWY_INLINE void encode_group(float* x, std::size_t at, const CodeKernel& kernel,
-                             const CodedRows& coded) {
+void multiply(const CodeShape& shape, const Panel& panel, const CodedRows& x, std::size_t first,
+              std::size_t inputs, float* sums) {
+  if (shape.group == 32) {
+    if (shape.minimums) {
+      if (shape.bits == 8) return multiply_all(Shape<32, true, 8>(), panel, x, first, inputs, sums);
+      return multiply_all(Shape<32, true, 7>(), panel, x, first, inputs, sums);
+    }
+    if (shape.bits == 8) return multiply_all(Shape<32, false, 8>(), panel, x, first, inputs, sums);
+    return multiply_all(Shape<32, false, 7>(), panel, x, first, inputs, sums);
+  }
+  if (shape.minimums) return multiply_all(Shape<16, true, 7>(), panel, x, first, inputs, sums);
+  return multiply_all(Shape<16, false, 7>(), panel, x, first, inputs, sums);
+}
+
+// Codes the 32 activations at x.
+HWY_INLINE void encode_group(const float* x, const CodeShape& shape, CodedGroup& coded) {
   const DF df;
   const DI di;
   const hn::Rebind<std::int8_t, DI> dbytes;
   constexpr float kSmallest = 0x1p-100f;
   VF largest = hn::Zero(df);
   for (std::size_t i = 0; i < kCodedGroup; i += kLanes) {
-    largest = hn::Max(largest, hn::Abs(hn::Load(df, x + i)));
+    largest = hn::Max(largest, hn::Abs(hn::LoadU(df, x + i)));
   }
   const float magnitude = hn::GetLane(hn::MaxOfLanes(df, largest));
-  const float scale = magnitude < kSmallest ? 0 : magnitude / 127;
-  const VF inverse = hn::Set(df, magnitude < kSmallest ? 0 : 127 / magnitude);
-  coded.scales[at / kCodedGroup] = scale;
-  for (std::size_t group = 0; group < kCodedGroup; group += kernel.group) {
+  coded.scale = magnitude < kSmallest ? 0 : magnitude / kMostCode;
+  const VF inverse = hn::Set(df, magnitude < kSmallest ? 0 : kMostCode / magnitude);
+  for (std::size_t group = 0; group < kCodedGroup; group += shape.group) {
     VI sums = hn::Zero(di);
-    for (std::size_t i = group; i < group + kernel.group; i += kLanes) {
-      const VF values = hn::Load(df, x + i);
-      const VI codes = hn::NearestInt(hn::Mul(values, inverse));
-      hn::StoreU(hn::DemoteTo(dbytes, codes), dbytes, coded.codes + at + i);
-      hn::Store(hn::NegMulAdd(hn::ConvertTo(df, codes), hn::Set(df, scale), values), df, x + i);
+    for (std::size_t i = group; i < group + shape.group; i += kLanes) {
+      const VI codes = hn::NearestInt(hn::Mul(hn::LoadU(df, x + i), inverse));
       sums = hn::Add(sums, codes);
+      const VI high = hn::ShiftRight<7>(hn::Add(codes, hn::Set(di, 64)));
+      const VI low = hn::Sub(codes, hn::ShiftLeft<7>(high));
+      hn::StoreU(hn::DemoteTo(dbytes, high), dbytes, coded.high + i);
+      hn::StoreU(hn::DemoteTo(dbytes, low), dbytes, coded.low + i);
     }
     const std::int32_t sum = hn::GetLane(hn::SumOfLanes(di, sums));
-    coded.offsets[(at + group) / kernel.group] = -kernel.zero * sum;
-    coded.sums[(at + group) / kernel.group] = scale * static_cast<float>(sum);
+    coded.offsets[group / shape.group] = -shape.zero * sum;
+    coded.sums[group / shape.group] = coded.scale * static_cast<float>(sum);
   }
 }
 
-void encode(const float* x, std::size_t begin, std::size_t end, std::size_t planes,
-            const CodeKernel& kernel, const CodedRows& coded) {
-  HWY_ALIGN float group[kCodedGroup];
+void encode(const float* x, std::size_t begin, std::size_t end, const CodeShape& shape,
+            const CodedRows& coded) {
+  const std::size_t groups = coded.inputs / kCodedGroup;
+  std::size_t tile = 0;  // the first row of r's tile
   for (std::size_t r = begin; r < end; ++r) {
-    for (std::size_t i = 0; i < coded.inputs; i += kCodedGroup) {
-      std::memcpy(group, x + r * coded.inputs + i, sizeof(group));
-      for (std::size_t p = 0; p < planes; ++p) {
-        encode_group(group, (r * planes + p) * coded.inputs + i, kernel, coded);
-      }
+    while (r >= tile + tile_rows(coded.rows, tile)) tile += tile_rows(coded.rows, tile);
+    const std::size_t rows = tile_rows(coded.rows, tile);
+    CodedGroup* to = coded.groups + tile * groups + (r - tile);
+    for (std::size_t g = 0; g < groups; ++g) {
+      encode_group(x + r * coded.inputs + g * kCodedGroup, shape, to[g * rows]);
     }
   }
 }
 
-constexpr CodeKernels kCodeKernels = {.lanes = kLanes, .find = find, .encode = encode};
+constexpr CodeKernels kCodeKernels = {
+    .target = HWY_TARGET, .lanes = kLanes, .multiply = multiply, .encode = encode};
 
 const CodeKernels* get_code_kernels() { return &kCodeKernels; }
 
@@ -201,6 +216,15 @@ namespace espalier::cpu {
 HWY_EXPORT(get_code_kernels);
 
 const CodeKernels& code_kernels() { return *HWY_DYNAMIC_DISPATCH(get_code_kernels)(); }
+
+const CodeKernel* find_code_kernel(std::string_view format) {
+  for (const auto kernels : {legacy_code_kernels(), k_code_kernels()}) {
+    for (const CodeKernel& kernel : kernels) {
+      if (kernel.format == format) return &kernel;
+    }
+  }
+  return nullptr;
+}
 
 }  // namespace espalier::cpu
 #endif

@@ -6,7 +6,9 @@
 #include <cstring>
 
 #include "compute/cpu/attention.h"
+#include "compute/cpu/panel.h"
 #include "compute/cpu/row_kernels.h"
+#include "hwy/targets.h"
 
 namespace espalier::cpu {
 namespace {
@@ -199,5 +201,7 @@ class CpuOps final : public compute::Ops {
 std::unique_ptr<compute::Ops> make_ops(std::size_t threads, Activations activations) {
   return std::make_unique<CpuOps>(threads, activations);
 }
+
+const char* instructions() { return hwy::TargetName(code_kernels().target); }
 
 }  // namespace espalier::cpu

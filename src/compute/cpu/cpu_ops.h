@@ -14,4 +14,7 @@ namespace espalier::cpu {
 [[nodiscard]] std::unique_ptr<compute::Ops> make_ops(std::size_t threads,
                                                      Activations activations = Activations::kCoded);
 
+// The instruction set that the kernels use here, by Highway's name: "AVX3_DL" is AVX-512 with VNNI.
+[[nodiscard]] const char* instructions();
+
 }  // namespace espalier::cpu

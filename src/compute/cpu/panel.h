@@ -6,15 +6,15 @@
 // therefore taken in the order of the inputs, group after group, by one lane: its bits depend
 // neither on the number of lanes, nor on the rows beside it, nor on the threads.
 //
-//   y[r][o] = Σ over groups g of  scale[g][o] · (x_scale[r][g] · Σ_i (code[o][i] − zero) · x[r][i])
+//   y[r][o] = Σ over groups g of  scale[g][o] · x_scale[r][g] · Σ_i (code[o][i] − zero) · x[r][i]
 //                               + minimum[g][o] · (x_scale[r][g] · Σ_i x[r][i])
 //
-// where x[r] are the activations in 8 bits. The inner sums are exact integers.
+// where x[r] are the activations as integers. The inner sums are exact.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
+#include <span>
 
 #include "pack/matrix.h"
 
@@ -22,6 +22,9 @@ namespace espalier::cpu {
 
 // Activations share a scale by this many.
 inline constexpr std::size_t kCodedGroup = 32;
+
+// The integer of the largest activation of a group.
+inline constexpr int kMostCode = 127 * 128;
 
 // Input features that a panel holds at most: with 16 lanes 8 KiB of codes and 4 KiB of scales,
 // which stay in the first-level cache. A multiple of every format's block.
@@ -34,48 +37,78 @@ struct Panel {
   alignas(64) float minimums[kPanelInputs / 16 * kMaxLanes];
 };
 
-// Activation rows in 8 bits: x ≈ scale · code. Groups are those of the weights' format. Where 8
-// bits are too few, a row is coded in two planes, the second of which codes what the first one
-// misses; they are two rows here, whose products are added.
+// 32 activations of one row as integers 128 · high + low, at most kMostCode in magnitude; and what
+// the weights' format needs to know of them: for each of its groups, −zero · Σ x and x_scale · Σ x.
+struct CodedGroup {
+  std::int8_t high[kCodedGroup];
+  std::int8_t low[kCodedGroup];  // −64 … 63
+  float scale;
+  std::int32_t offsets[kCodedGroup / 16];
+  float sums[kCodedGroup / 16];
+};
+
+// Activation rows as integers. Rows come in tiles of 8, 4, 2 or 1, the largest first; a tile that
+// begins at row r is [inputs / 32][its rows] from groups[r · inputs / 32] on.
 struct CodedRows {
-  std::int8_t* codes;     // [rows, inputs], −127 … 127
-  float* scales;          // [rows, inputs / kCodedGroup]
-  std::int32_t* offsets;  // [rows, groups]: −zero · Σ codes
-  float* sums;            // [rows, groups]: scale · Σ codes
+  CodedGroup* groups;
   std::size_t rows;
   std::size_t inputs;
+};
+inline constexpr std::size_t kTileRows = 8;
+
+// Rows of the tile that begins at row r of `rows`.
+[[nodiscard]] constexpr std::size_t tile_rows(std::size_t rows, std::size_t r) {
+  std::size_t tile = kTileRows;
+  while (r + tile > rows) tile /= 2;
+  return tile;
+}
+
+// How a format's codes are to be multiplied.
+struct CodeShape {
+  std::size_t group = 32;  // weights that share a scale: 16 or 32
+  int zero = 0;            // the code of weight 0 when the minimum is 0
+  bool minimums = false;   // whether groups have one
+  int bits = 7;            // of a code: at most 7 or 8
+
+  bool operator==(const CodeShape&) const = default;
 };
 
 // One format's kernel, for one instruction set.
 struct CodeKernel {
   std::string_view format;
-  std::size_t group;  // weights that share a scale: 16 or 32
-  int zero;           // the code of weight 0 when the minimum is 0
+  std::size_t block;  // inputs that are unpacked together: a divisor of kPanelInputs
+  CodeShape shape;
 
   // Fills `panel` with inputs [first, first + inputs) of the rows from `row` on, as many as there
   // are lanes; lanes past the last row repeat it.
   void (*unpack)(const pack::Matrix& w, std::size_t row, std::size_t first, std::size_t inputs,
                  Panel& panel);
-
-  // sums [x.rows, lanes] += the panel's part of the products with all rows of x.
-  void (*multiply)(const Panel& panel, const CodedRows& x, std::size_t first, std::size_t inputs,
-                   float* sums);
 };
 
 // What one instruction set offers for formats with codes.
 struct CodeKernels {
-  std::size_t lanes;  // rows of a panel
+  std::int64_t target;  // Highway's number of the instruction set
+  std::size_t lanes;    // rows of a panel
 
-  // The kernel of a format, or null.
-  const CodeKernel* (*find)(std::string_view format);
+  // sums [x.rows, lanes] += the products of all rows of x with the panel's inputs [first, first +
+  // inputs).
+  void (*multiply)(const CodeShape& shape, const Panel& panel, const CodedRows& x,
+                   std::size_t first, std::size_t inputs, float* sums);
 
-  // Codes rows [begin, end) of x [rows, inputs], each in `planes` consecutive rows of `coded`.
-  // Groups whose largest magnitude is below 2^-100 become zero, which errs by less than that.
-  void (*encode)(const float* x, std::size_t begin, std::size_t end, std::size_t planes,
-                 const CodeKernel& kernel, const CodedRows& coded);
+  // Codes rows [begin, end) of x [rows, inputs]. Groups whose largest magnitude is below 2^-100
+  // become zero, which errs by less than that.
+  void (*encode)(const float* x, std::size_t begin, std::size_t end, const CodeShape& shape,
+                 const CodedRows& coded);
 };
 
 // Those of the best instruction set of this machine.
 [[nodiscard]] const CodeKernels& code_kernels();
+
+// The kernel of that format for the best instruction set of this machine, or null.
+[[nodiscard]] const CodeKernel* find_code_kernel(std::string_view format);
+
+// The formats of each family's file: a list for the best instruction set.
+[[nodiscard]] std::span<const CodeKernel> legacy_code_kernels();
+[[nodiscard]] std::span<const CodeKernel> k_code_kernels();
 
 }  // namespace espalier::cpu

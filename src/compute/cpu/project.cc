@@ -22,47 +22,42 @@ T* take(Workspace& workspace, std::size_t count) {
 }
 
 void project_coded(ThreadPool& pool, Workspace& workspace, const float* x, std::size_t rows,
-                   const pack::Matrix& w, const CodeKernels& kernels, const CodeKernel& kernel,
-                   float* y) {
+                   const pack::Matrix& w, const CodeKernel& kernel, float* y) {
   const Workspace::Frame frame(workspace);
-  const std::size_t planes = activation_planes(w);
-  const std::size_t coded_rows = rows * planes;
-  const std::size_t groups = coded_rows * w.cols / kernel.group;
-  const CodedRows coded = {.codes = take<std::int8_t>(workspace, coded_rows * w.cols),
-                           .scales = take<float>(workspace, coded_rows * w.cols / kCodedGroup),
-                           .offsets = take<std::int32_t>(workspace, groups),
-                           .sums = take<float>(workspace, groups),
-                           .rows = coded_rows,
+  const CodeKernels& kernels = code_kernels();
+  const CodedRows coded = {.groups = take<CodedGroup>(workspace, rows * w.cols / kCodedGroup),
+                           .rows = rows,
                            .inputs = w.cols};
   pool.parallel_for(rows, [&](std::size_t begin, std::size_t end, std::size_t) {
-    kernels.encode(x, begin, end, planes, kernel, coded);
+    kernels.encode(x, begin, end, kernel.shape, coded);
   });
 
+  // Panels of equal size, in whole blocks.
+  const std::size_t blocks = w.cols / kernel.block;
+  const std::size_t most_blocks = kPanelInputs / kernel.block;
+  const std::size_t parts = (blocks + most_blocks - 1) / most_blocks;
+  const std::size_t panel_inputs = (blocks + parts - 1) / parts * kernel.block;
+
   auto* panels = take<Panel>(workspace, pool.threads());
-  auto* all_sums = take<float>(workspace, pool.threads() * coded_rows * kernels.lanes);
   const std::size_t lanes = kernels.lanes;
-  pool.parallel_for((w.rows + lanes - 1) / lanes,
-                    [&](std::size_t begin, std::size_t end, std::size_t thread) {
-                      float* sums = all_sums + thread * coded_rows * lanes;
-                      for (std::size_t output = begin * lanes;
-                           output < std::min(end * lanes, w.rows); output += lanes) {
-                        std::fill_n(sums, coded_rows * lanes, 0.0f);
-                        for (std::size_t first = 0; first < w.cols; first += kPanelInputs) {
-                          const std::size_t inputs = std::min(kPanelInputs, w.cols - first);
-                          kernel.unpack(w, output, first, inputs, panels[thread]);
-                          kernel.multiply(panels[thread], coded, first, inputs, sums);
-                        }
-                        const std::size_t outputs = std::min(lanes, w.rows - output);
-                        for (std::size_t r = 0; r < rows; ++r) {
-                          const float* plane = sums + r * planes * lanes;
-                          float* to = y + r * w.rows + output;
-                          std::copy_n(plane, outputs, to);
-                          if (planes == 2) {
-                            for (std::size_t o = 0; o < outputs; ++o) to[o] += plane[lanes + o];
-                          }
-                        }
-                      }
-                    });
+  auto* all_sums = take<float>(workspace, pool.threads() * rows * lanes);
+  const auto part = [&](std::size_t begin, std::size_t end, std::size_t thread) {
+    float* sums = all_sums + thread * rows * lanes;
+    for (std::size_t output = begin * lanes; output < std::min(end * lanes, w.rows);
+         output += lanes) {
+      std::fill_n(sums, rows * lanes, 0.0f);
+      for (std::size_t first = 0; first < w.cols; first += panel_inputs) {
+        const std::size_t inputs = std::min(panel_inputs, w.cols - first);
+        kernel.unpack(w, output, first, inputs, panels[thread]);
+        kernels.multiply(kernel.shape, panels[thread], coded, first, inputs, sums);
+      }
+      const std::size_t outputs = std::min(lanes, w.rows - output);
+      for (std::size_t r = 0; r < rows; ++r) {
+        std::copy_n(sums + r * lanes, outputs, y + r * w.rows + output);
+      }
+    }
+  };
+  pool.parallel_for((w.rows + lanes - 1) / lanes, part);
 }
 
 // Decodes rows [first, first + count) of a matrix, as its format's decode_rows does.
@@ -152,11 +147,6 @@ void project_rotated(ThreadPool& pool, Workspace& workspace, const float* x, std
 
 }  // namespace
 
-std::size_t activation_planes(const pack::Matrix& w) {
-  // Few outputs of many inputs: keys, values, the way down in an MLP. Many of few: the head.
-  return 2 * w.rows <= w.cols || w.rows >= 8 * w.cols ? 2 : 1;
-}
-
 void project(ThreadPool& pool, Workspace& workspace, const float* x, std::size_t rows,
              const pack::Matrix& w, Activations activations, float* y) {
   if (rows == 0 || w.rows == 0) return;
@@ -165,9 +155,8 @@ void project(ThreadPool& pool, Workspace& workspace, const float* x, std::size_t
   const bool reachable =
       w.data.size() / w.rows <= std::numeric_limits<std::int32_t>::max() / kMaxLanes;
   if (activations == Activations::kCoded && reachable) {
-    const CodeKernels& kernels = code_kernels();
-    if (const CodeKernel* kernel = kernels.find(w.format->name)) {
-      return project_coded(pool, workspace, x, rows, w, kernels, *kernel, y);
+    if (const CodeKernel* kernel = find_code_kernel(w.format->name)) {
+      return project_coded(pool, workspace, x, rows, w, *kernel, y);
     }
   }
   project_float(pool, workspace, x, rows, w, y);

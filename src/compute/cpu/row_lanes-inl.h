@@ -49,7 +49,7 @@ HWY_INLINE FourWords load_four_words(const RowLanes& rows, std::size_t at) {
 
 // 16 bytes of row i in the first quarter of the vector, of row i + 4 in the second, and so on.
 HWY_INLINE VU load_quarters(const RowLanes& rows, std::size_t i, std::size_t at) {
-  const auto quarter = [&](std::size_t lane) {
+  const auto quarter = [&](std::size_t lane) HWY_ATTR {
     return hn::BitCast(hn::Full128<std::uint32_t>(),
                        hn::LoadU(hn::Full128<std::uint8_t>(), rows.row[lane] + at));
   };

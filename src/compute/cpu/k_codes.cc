@@ -1,0 +1,253 @@
+// Panels of GGUF's formats with super-blocks of 256 values: the K-quants, IQ4_XS and the ternary
+// ones.
+#include "compute/cpu/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "compute/cpu/k_codes.cc"
+#include "hwy/foreach_target.h"  // before all that is compiled for each target
+
+#include <cstddef>
+
+#include "compute/cpu/unpack-inl.h"
+#include "pack/iq_quants.h"
+#include "pack/k_quants.h"
+#include "pack/low_bit_quants.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace espalier::cpu::HWY_NAMESPACE {
+namespace {
+
+// scale · byte b of `words`, for b 0 … 3, as the scales of groups 4·w … 4·w + 3.
+HWY_INLINE void write_scales(std::size_t w, VF scale, VU words, const BlockWriter& to) {
+  unrolled(std::make_index_sequence<4>(),
+           [&](auto b) HWY_ATTR { to.scale(4 * w + b, hn::Mul(scale, byte_to_float<b>(words))); });
+}
+
+// The same for minimums, which are subtracted.
+HWY_INLINE void write_minimums(std::size_t w, VF minimum, VU words, const BlockWriter& to) {
+  unrolled(std::make_index_sequence<4>(), [&](auto b) HWY_ATTR {
+    to.minimum(4 * w + b, hn::Neg(hn::Mul(minimum, byte_to_float<b>(words))));
+  });
+}
+
+// 32 bytes of which bits 2q, 2q + 1 belong to codes 32·q … 32·q + 31: calls write(q, quad in its
+// 32, word) with those bits at bit 0 of the bytes.
+template <typename Write>
+HWY_INLINE void two_bit_codes(const RowLanes& rows, std::size_t at, const Write& write) {
+  for (std::size_t part = 0; part < 2; ++part) {
+    const FourWords words = load_four_words(rows, at + part * 16);
+    for (std::size_t w = 0; w < 4; ++w) {
+      unrolled(std::make_index_sequence<4>(), [&](auto q) HWY_ATTR {
+        write(q, part * 4 + w, bits_of_bytes<2 * q, 2, 0>(words.v[w]));
+      });
+    }
+  }
+}
+
+struct CodesQ2_K {
+  using Block = pack::BlockQ2_K;
+  static constexpr CodeShape kShape = {.group = 16, .minimums = true};
+
+  static HWY_INLINE void unpack(const RowLanes& rows, std::size_t at, const BlockWriter& to) {
+    const VU scale_and_minimum = load_word(rows, at + offsetof(Block, scale));
+    const VF scale = half_words_to_float(scale_and_minimum);
+    const VF minimum = half_words_to_float(hn::ShiftRight<16>(scale_and_minimum));
+    const FourWords scales = load_four_words(rows, at + offsetof(Block, scales));
+    for (std::size_t w = 0; w < 4; ++w) {
+      write_scales(w, scale, low_nibbles(scales.v[w]), to);
+      write_minimums(w, minimum, high_nibbles(scales.v[w]), to);
+    }
+    for (std::size_t half = 0; half < 2; ++half) {
+      two_bit_codes(rows, at + offsetof(Block, codes) + half * 32,
+                    [&](std::size_t q, std::size_t quad, VU codes)
+                        HWY_ATTR { to.codes(half * 32 + q * 8 + quad, codes); });
+    }
+  }
+};
+
+struct CodesQ3_K {
+  using Block = pack::BlockQ3_K;
+  static constexpr CodeShape kShape = {.group = 16, .zero = 4};
+
+  static HWY_INLINE void unpack(const RowLanes& rows, std::size_t at, const BlockWriter& to) {
+    // The block's last four bytes: two of scale codes, then the scale.
+    const VU last = load_word(rows, at + offsetof(Block, scale) - 2);
+    const VF scale = half_words_to_float(hn::ShiftRight<16>(last));
+    const VU low0 = load_word(rows, at + offsetof(Block, scales));
+    const VU low1 = load_word(rows, at + offsetof(Block, scales) + 4);
+    const VU high = load_word(rows, at + offsetof(Block, scales) + 8);
+    const auto write = [&](std::size_t w, VU codes) HWY_ATTR {
+      unrolled(std::make_index_sequence<4>(), [&](auto b) HWY_ATTR {
+        const VF code = hn::Sub(byte_to_float<b>(codes), hn::Set(DF(), 32));
+        to.scale(4 * w + b, hn::Mul(scale, code));
+      });
+    };
+    write(0, hn::Or(low_nibbles(low0), bits_of_bytes<0, 2, 4>(high)));
+    write(1, hn::Or(low_nibbles(low1), bits_of_bytes<2, 2, 4>(high)));
+    write(2, hn::Or(high_nibbles(low0), bits_of_bytes<4, 2, 4>(high)));
+    write(3, hn::Or(high_nibbles(low1), bits_of_bytes<6, 2, 4>(high)));
+
+    const FourWords top[2] = {load_four_words(rows, at + offsetof(Block, high)),
+                              load_four_words(rows, at + offsetof(Block, high) + 16)};
+    const auto write_half = [&](auto half) HWY_ATTR {
+      two_bit_codes(rows, at + offsetof(Block, low) + half * 32,
+                    [&](auto q, std::size_t quad, VU codes) HWY_ATTR {
+                      const VU third = bits_of_bytes<4 * half + q, 1, 2>(top[quad / 4].v[quad % 4]);
+                      to.codes(half * 32 + q * 8 + quad, hn::Or(codes, third));
+                    });
+    };
+    unrolled(std::make_index_sequence<2>(), write_half);
+  }
+};
+
+// Scales and minimums of Q4_K and Q5_K, whose blocks begin with both F16 and the codes of groups.
+HWY_INLINE void write_q4_k_scales(const RowLanes& rows, std::size_t at, const BlockWriter& to) {
+  const FourWords head = load_four_words(rows, at);
+  const VF scale = half_words_to_float(head.v[0]);
+  const VF minimum = half_words_to_float(hn::ShiftRight<16>(head.v[0]));
+  write_scales(0, scale, bits_of_bytes<0, 6, 0>(head.v[1]), to);
+  write_minimums(0, minimum, bits_of_bytes<0, 6, 0>(head.v[2]), to);
+  write_scales(1, scale, hn::Or(low_nibbles(head.v[3]), bits_of_bytes<6, 2, 4>(head.v[1])), to);
+  write_minimums(1, minimum, hn::Or(high_nibbles(head.v[3]), bits_of_bytes<6, 2, 4>(head.v[2])),
+                 to);
+}
+
+struct CodesQ4_K {
+  using Block = pack::BlockQ4_K;
+  static constexpr CodeShape kShape = {.minimums = true};
+
+  static HWY_INLINE void unpack(const RowLanes& rows, std::size_t at, const BlockWriter& to) {
+    write_q4_k_scales(rows, at, to);
+    for (std::size_t part = 0; part < 8; ++part) {
+      const FourWords words = load_four_words(rows, at + offsetof(Block, codes) + part * 16);
+      const std::size_t quad = part / 2 * 16 + part % 2 * 4;
+      for (std::size_t w = 0; w < 4; ++w) {
+        to.codes(quad + w, low_nibbles(words.v[w]));
+        to.codes(quad + 8 + w, high_nibbles(words.v[w]));
+      }
+    }
+  }
+};
+
+struct CodesQ5_K {
+  using Block = pack::BlockQ5_K;
+  static constexpr CodeShape kShape = {.minimums = true};
+
+  static HWY_INLINE void unpack(const RowLanes& rows, std::size_t at, const BlockWriter& to) {
+    write_q4_k_scales(rows, at, to);
+    for (std::size_t part = 0; part < 2; ++part) {
+      const FourWords high = load_four_words(rows, at + offsetof(Block, high) + part * 16);
+      unrolled(std::make_index_sequence<4>(), [&](auto pair) HWY_ATTR {
+        const FourWords low =
+            load_four_words(rows, at + offsetof(Block, codes) + pair * 32 + part * 16);
+        for (std::size_t w = 0; w < 4; ++w) {
+          const std::size_t quad = pair * 16 + part * 4 + w;
+          to.codes(quad, hn::Or(low_nibbles(low.v[w]), bits_of_bytes<2 * pair, 1, 4>(high.v[w])));
+          to.codes(quad + 8,
+                   hn::Or(high_nibbles(low.v[w]), bits_of_bytes<2 * pair + 1, 1, 4>(high.v[w])));
+        }
+      });
+    }
+  }
+};
+
+struct CodesQ6_K {
+  using Block = pack::BlockQ6_K;
+  static constexpr CodeShape kShape = {.group = 16, .zero = 32};
+
+  static HWY_INLINE void unpack(const RowLanes& rows, std::size_t at, const BlockWriter& to) {
+    // The block's scale is its last two bytes: reading the word that ends there stays inside.
+    const VU scale_word = load_word(rows, at + offsetof(Block, scale) - 2);
+    const VF scale = half_words_to_float(hn::ShiftRight<16>(scale_word));
+    const FourWords scales = load_four_words(rows, at + offsetof(Block, scales));
+    for (std::size_t w = 0; w < 4; ++w) {
+      unrolled(std::make_index_sequence<4>(), [&](auto b) HWY_ATTR {
+        to.scale(4 * w + b, hn::Mul(scale, signed_byte_to_float<b>(scales.v[w])));
+      });
+    }
+    for (std::size_t half = 0; half < 2; ++half) {
+      for (std::size_t part = 0; part < 2; ++part) {
+        const std::size_t low_at = at + offsetof(Block, low) + half * 64 + part * 16;
+        const FourWords low = load_four_words(rows, low_at);
+        const FourWords low_odd = load_four_words(rows, low_at + 32);
+        const FourWords high =
+            load_four_words(rows, at + offsetof(Block, high) + half * 32 + part * 16);
+        for (std::size_t w = 0; w < 4; ++w) {
+          const std::size_t quad = half * 32 + part * 4 + w;
+          to.codes(quad, hn::Or(low_nibbles(low.v[w]), bits_of_bytes<0, 2, 4>(high.v[w])));
+          to.codes(quad + 8, hn::Or(low_nibbles(low_odd.v[w]), bits_of_bytes<2, 2, 4>(high.v[w])));
+          to.codes(quad + 16, hn::Or(high_nibbles(low.v[w]), bits_of_bytes<4, 2, 4>(high.v[w])));
+          to.codes(quad + 24,
+                   hn::Or(high_nibbles(low_odd.v[w]), bits_of_bytes<6, 2, 4>(high.v[w])));
+        }
+      }
+    }
+  }
+};
+
+// level + 127 for the 16 levels of IQ4.
+constexpr std::uint8_t kIq4Codes[16] = {0,   23,  44,  62,  78,  92,  105, 117,
+                                        128, 140, 152, 165, 180, 196, 216, 240};
+
+struct CodesIQ4_XS {
+  using Block = pack::BlockIQ4_XS;
+  static constexpr CodeShape kShape = {.zero = 127, .bits = 8};
+
+  static HWY_INLINE void unpack(const RowLanes& rows, std::size_t at, const BlockWriter& to) {
+    const VU head = load_word(rows, at + offsetof(Block, scale));  // and scales_high above it
+    const VU low = load_word(rows, at + offsetof(Block, scales_low));
+    const VF scale = half_words_to_float(head);
+    unrolled(std::make_index_sequence<8>(), [&](auto g) HWY_ATTR {
+      const VU code = hn::Or(hn::And(hn::ShiftRight<4 * g>(low), words_of(15)),
+                             hn::And(hn::ShiftRight<12 + 2 * g>(head), words_of(0x30)));
+      const VI centred = hn::Sub(hn::BitCast(DI(), code), hn::Set(DI(), 32));
+      to.scale(g, hn::Mul(scale, hn::ConvertTo(DF(), centred)));
+    });
+    for (std::size_t g = 0; g < 8; ++g) {
+      const FourWords words = load_four_words(rows, at + offsetof(Block, codes) + g * 16);
+      for (std::size_t w = 0; w < 4; ++w) {
+        to.codes(g * 8 + w, look_up(kIq4Codes, low_nibbles(words.v[w])));
+        to.codes(g * 8 + 4 + w, look_up(kIq4Codes, high_nibbles(words.v[w])));
+      }
+    }
+  }
+};
+
+struct CodesTQ2_0 {
+  using Block = pack::BlockTQ2_0;
+  static constexpr CodeShape kShape = {.zero = 1};
+
+  static HWY_INLINE void unpack(const RowLanes& rows, std::size_t at, const BlockWriter& to) {
+    const VU last = load_word(rows, at + offsetof(Block, scale) - 2);
+    const VF scale = half_words_to_float(hn::ShiftRight<16>(last));
+    for (std::size_t g = 0; g < 8; ++g) to.scale(g, scale);
+    for (std::size_t half = 0; half < 2; ++half) {
+      two_bit_codes(rows, at + offsetof(Block, codes) + half * 32,
+                    [&](std::size_t q, std::size_t quad, VU codes)
+                        HWY_ATTR { to.codes(half * 32 + q * 8 + quad, codes); });
+    }
+  }
+};
+
+constexpr CodeKernel kKernels[] = {
+    block_kernel<CodesQ2_K>("Q2_K"),   block_kernel<CodesQ3_K>("Q3_K"),
+    block_kernel<CodesQ4_K>("Q4_K"),   block_kernel<CodesQ5_K>("Q5_K"),
+    block_kernel<CodesQ6_K>("Q6_K"),   block_kernel<CodesIQ4_XS>("IQ4_XS"),
+    block_kernel<CodesTQ2_0>("TQ2_0"),
+};
+
+std::span<const CodeKernel> get_k_code_kernels() { return kKernels; }
+
+}  // namespace
+}  // namespace espalier::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace espalier::cpu {
+
+HWY_EXPORT(get_k_code_kernels);
+
+std::span<const CodeKernel> k_code_kernels() { return HWY_DYNAMIC_DISPATCH(get_k_code_kernels)(); }
+
+}  // namespace espalier::cpu
+#endif

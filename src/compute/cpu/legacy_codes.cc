@@ -1,0 +1,197 @@
+// Panels of GGUF's formats with small blocks: 32 or 64 values with a scale of their own.
+#include "compute/cpu/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "compute/cpu/legacy_codes.cc"
+#include "hwy/foreach_target.h"  // before all that is compiled for each target
+
+#include <cstddef>
+
+#include "compute/cpu/unpack-inl.h"
+#include "pack/iq_grids.h"
+#include "pack/iq_quants.h"
+#include "pack/legacy_quants.h"
+#include "pack/micro_scaling.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace espalier::cpu::HWY_NAMESPACE {
+namespace {
+
+// 16 bytes whose low nibbles are the first 16 codes and whose high nibbles the next 16.
+template <typename Map>
+HWY_INLINE void write_nibbles(const FourWords& words, const BlockWriter& to, const Map& map) {
+  ESPALIER_UNROLL
+  for (std::size_t w = 0; w < 4; ++w) {
+    to.codes(w, map(low_nibbles(words.v[w])));
+    to.codes(w + 4, map(high_nibbles(words.v[w])));
+  }
+}
+
+constexpr auto kAsTheyAre = [](VU codes) HWY_ATTR { return codes; };
+
+struct CodesQ4_0 {
+  using Block = pack::BlockQ4_0;
+  static constexpr CodeShape kShape = {.zero = 8};
+
+  static HWY_INLINE void unpack(const RowLanes& rows, std::size_t at, const BlockWriter& to) {
+    to.scale(0, half_words_to_float(load_word(rows, at + offsetof(Block, scale))));
+    write_nibbles(load_four_words(rows, at + offsetof(Block, codes)), to, kAsTheyAre);
+  }
+};
+
+struct CodesQ4_1 {
+  using Block = pack::BlockQ4_1;
+  static constexpr CodeShape kShape = {.minimums = true};
+
+  static HWY_INLINE void unpack(const RowLanes& rows, std::size_t at, const BlockWriter& to) {
+    const VU scale_and_minimum = load_word(rows, at + offsetof(Block, scale));
+    to.scale(0, half_words_to_float(scale_and_minimum));
+    to.minimum(0, half_words_to_float(hn::ShiftRight<16>(scale_and_minimum)));
+    write_nibbles(load_four_words(rows, at + offsetof(Block, codes)), to, kAsTheyAre);
+  }
+};
+
+// Bits 4·quad … 4·quad + 3 of every word, as bit 4 of its four bytes.
+template <std::size_t kQuad>
+HWY_INLINE VU fifth_bits(VU words) {
+  const VU nibble = hn::And(hn::ShiftRight<4 * kQuad>(words), words_of(0xf));
+  const VU spread = hn::Or(hn::Or(nibble, hn::ShiftLeft<7>(nibble)),
+                           hn::Or(hn::ShiftLeft<14>(nibble), hn::ShiftLeft<21>(nibble)));
+  return hn::ShiftLeft<4>(hn::And(spread, bytes_of(1)));
+}
+
+// Codes of 5 bits: nibbles and a word with the fifth bits.
+HWY_INLINE void write_five_bits(const FourWords& words, VU high, const BlockWriter& to) {
+  unrolled(std::make_index_sequence<4>(), [&](auto w) HWY_ATTR {
+    to.codes(w, hn::Or(low_nibbles(words.v[w]), fifth_bits<w>(high)));
+    to.codes(w + 4, hn::Or(high_nibbles(words.v[w]), fifth_bits<w + 4>(high)));
+  });
+}
+
+struct CodesQ5_0 {
+  using Block = pack::BlockQ5_0;
+  static constexpr CodeShape kShape = {.zero = 16};
+
+  static HWY_INLINE void unpack(const RowLanes& rows, std::size_t at, const BlockWriter& to) {
+    to.scale(0, half_words_to_float(load_word(rows, at + offsetof(Block, scale))));
+    write_five_bits(load_four_words(rows, at + offsetof(Block, codes)),
+                    load_word(rows, at + offsetof(Block, high)), to);
+  }
+};
+
+struct CodesQ5_1 {
+  using Block = pack::BlockQ5_1;
+  static constexpr CodeShape kShape = {.minimums = true};
+
+  static HWY_INLINE void unpack(const RowLanes& rows, std::size_t at, const BlockWriter& to) {
+    const VU scale_and_minimum = load_word(rows, at + offsetof(Block, scale));
+    to.scale(0, half_words_to_float(scale_and_minimum));
+    to.minimum(0, half_words_to_float(hn::ShiftRight<16>(scale_and_minimum)));
+    write_five_bits(load_four_words(rows, at + offsetof(Block, codes)),
+                    load_word(rows, at + offsetof(Block, high)), to);
+  }
+};
+
+struct CodesQ8_0 {
+  using Block = pack::BlockQ8_0;
+  static constexpr CodeShape kShape = {.zero = 128, .bits = 8};
+
+  static HWY_INLINE void unpack(const RowLanes& rows, std::size_t at, const BlockWriter& to) {
+    to.scale(0, half_words_to_float(load_word(rows, at + offsetof(Block, scale))));
+    for (std::size_t part = 0; part < 2; ++part) {
+      const FourWords words = load_four_words(rows, at + offsetof(Block, codes) + part * 16);
+      for (std::size_t w = 0; w < 4; ++w) {
+        to.codes(part * 4 + w, hn::Xor(words.v[w], bytes_of(0x80)));
+      }
+    }
+  }
+};
+
+// level + 127 for the 16 levels.
+constexpr std::uint8_t kIq4Codes[16] = {0,   23,  44,  62,  78,  92,  105, 117,
+                                        128, 140, 152, 165, 180, 196, 216, 240};
+
+struct CodesIQ4_NL {
+  using Block = pack::BlockIQ4_NL;
+  static constexpr CodeShape kShape = {.zero = 127, .bits = 8};
+
+  static HWY_INLINE void unpack(const RowLanes& rows, std::size_t at, const BlockWriter& to) {
+    to.scale(0, half_words_to_float(load_word(rows, at + offsetof(Block, scale))));
+    write_nibbles(load_four_words(rows, at + offsetof(Block, codes)), to,
+                  [](VU codes) HWY_ATTR { return look_up(kIq4Codes, codes); });
+  }
+};
+
+// Twice an E2M1 number, plus 12; scales are halved to match.
+constexpr std::uint8_t kE2m1Codes[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+
+struct CodesMXFP4 {
+  using Block = pack::BlockMXFP4;
+  static constexpr CodeShape kShape = {.zero = 12};
+
+  static HWY_INLINE void unpack(const RowLanes& rows, std::size_t at, const BlockWriter& to) {
+    // Half of 2^(e − 127): a float's exponent e − 1, or subnormal where e is 0 or 1.
+    const VU exponent = hn::And(load_word(rows, at + offsetof(Block, exponent)), words_of(0xff));
+    const VU normal = hn::ShiftLeft<23>(hn::Sub(exponent, words_of(1)));
+    const VU subnormal = hn::ShiftLeft<21>(hn::Add(exponent, words_of(1)));
+    const VU bits = hn::IfThenElse(hn::Lt(exponent, words_of(2)), subnormal, normal);
+    to.scale(0, hn::BitCast(DF(), bits));
+    write_nibbles(load_four_words(rows, at + offsetof(Block, codes)), to,
+                  [](VU codes) HWY_ATTR { return look_up(kE2m1Codes, codes); });
+  }
+};
+
+struct CodesNVFP4 {
+  using Block = pack::BlockNVFP4;
+  static constexpr CodeShape kShape = {.group = 16, .zero = 12};
+
+  // Half of an E4M3 number without its sign: exponent and mantissa, moved to a float's places, are
+  // 2^120 too small, subnormals too. 0x7f counts as 0.
+  template <int b>
+  static HWY_INLINE VF half_e4m3(VU words) {
+    const VU code = hn::And(hn::ShiftRight<8 * b>(words), words_of(0xff));
+    const VU bits = hn::ShiftLeft<20>(hn::And(code, words_of(0x7f)));
+    const VF value = hn::Mul(hn::BitCast(DF(), bits), hn::Set(DF(), 0x1p119f));
+    const VU kept = hn::IfThenZeroElse(hn::Eq(code, words_of(0x7f)), hn::BitCast(DU(), value));
+    return hn::BitCast(DF(), kept);
+  }
+
+  static HWY_INLINE void unpack(const RowLanes& rows, std::size_t at, const BlockWriter& to) {
+    const VU scales = load_word(rows, at + offsetof(Block, scales));
+    unrolled(std::make_index_sequence<4>(),
+             [&](auto g) HWY_ATTR { to.scale(g, half_e4m3<g>(scales)); });
+    for (std::size_t pair = 0; pair < 2; ++pair) {
+      const FourWords words = load_four_words(rows, at + offsetof(Block, codes) + 16 * pair);
+      for (std::size_t w = 0; w < 4; ++w) {
+        const std::size_t quad = 8 * pair + w / 2 * 4 + w % 2;
+        to.codes(quad, look_up(kE2m1Codes, low_nibbles(words.v[w])));
+        to.codes(quad + 2, look_up(kE2m1Codes, high_nibbles(words.v[w])));
+      }
+    }
+  }
+};
+
+constexpr CodeKernel kKernels[] = {
+    block_kernel<CodesQ4_0>("Q4_0"),   block_kernel<CodesQ4_1>("Q4_1"),
+    block_kernel<CodesQ5_0>("Q5_0"),   block_kernel<CodesQ5_1>("Q5_1"),
+    block_kernel<CodesQ8_0>("Q8_0"),   block_kernel<CodesIQ4_NL>("IQ4_NL"),
+    block_kernel<CodesMXFP4>("MXFP4"), block_kernel<CodesNVFP4>("NVFP4"),
+};
+
+std::span<const CodeKernel> get_legacy_code_kernels() { return kKernels; }
+
+}  // namespace
+}  // namespace espalier::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace espalier::cpu {
+
+HWY_EXPORT(get_legacy_code_kernels);
+
+std::span<const CodeKernel> legacy_code_kernels() {
+  return HWY_DYNAMIC_DISPATCH(get_legacy_code_kernels)();
+}
+
+}  // namespace espalier::cpu
+#endif

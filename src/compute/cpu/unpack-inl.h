@@ -1,0 +1,134 @@
+// From the blocks of a format to panels: what the formats' structs are written with, and the loop
+// over blocks. See panel.h.
+#if defined(ESPALIER_CPU_UNPACK_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ESPALIER_CPU_UNPACK_INL_H_
+#undef ESPALIER_CPU_UNPACK_INL_H_
+#else
+#define ESPALIER_CPU_UNPACK_INL_H_
+#endif
+
+#include "compute/cpu/panel.h"
+#include "compute/cpu/row_lanes-inl.h"
+#include "hwy/cache_control.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace espalier::cpu::HWY_NAMESPACE {
+
+// What a format unpacks a block into.
+struct BlockWriter {
+  std::uint8_t* to_codes;
+  float* to_scales;
+  float* to_minimums;
+
+  // Codes of inputs 4·quad … 4·quad + 3 of the block.
+  HWY_INLINE void codes(std::size_t quad, VU four) const {
+    hn::Store(four, DU(), reinterpret_cast<std::uint32_t*>(to_codes) + quad * kLanes);
+  }
+  HWY_INLINE void scale(std::size_t group, VF scale) const {
+    hn::Store(scale, DF(), to_scales + group * kLanes);
+  }
+  HWY_INLINE void minimum(std::size_t group, VF minimum) const {
+    hn::Store(minimum, DF(), to_minimums + group * kLanes);
+  }
+};
+
+// Asks for the bytes of a block, `ahead` bytes further on in every row. Rows are as many streams as
+// there are lanes, more than processors follow by themselves.
+template <typename Block>
+HWY_INLINE void prefetch(const RowLanes& rows, std::size_t at, std::size_t ahead) {
+  constexpr std::size_t kLine = 64;
+  for (std::size_t line = (at + kLine - 1) / kLine * kLine; line < at + sizeof(Block);
+       line += kLine) {
+    for (std::size_t l = 0; l < kLanes; ++l) {
+      hwy::Prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(rows.row[l]) +
+                                                  line + ahead));
+    }
+  }
+}
+
+// CodeKernel::unpack of a format whose rows are blocks back to back. Members of Codes: Block, the
+// layout; kShape; unpack(rows, at, to), for the blocks at byte `at` of all rows.
+template <typename Codes>
+void unpack_blocks(const pack::Matrix& w, std::size_t row, std::size_t first, std::size_t inputs,
+                   Panel& panel) {
+  using Block = typename Codes::Block;
+  const std::size_t row_bytes = w.cols / Block::kValues * sizeof(Block);
+  const std::size_t first_byte = first / Block::kValues * sizeof(Block);
+  const auto* data = reinterpret_cast<const std::uint8_t*>(w.data.data());
+  RowLanes rows;
+  for (std::size_t l = 0; l < kLanes; ++l) {
+    const std::size_t r = HWY_MIN(row + l, w.rows - 1);
+    rows.row[l] = data + r * row_bytes + first_byte;
+    rows.offset[l] = static_cast<std::int32_t>((r - row) * row_bytes);
+  }
+
+  // What comes next: the next inputs of these rows, or the first inputs of the next rows.
+  const std::size_t blocks = inputs / Block::kValues;
+  const std::size_t ahead =
+      first + inputs < w.cols ? blocks * sizeof(Block) : kLanes * row_bytes - first_byte;
+  for (std::size_t b = 0; b < blocks; ++b) {
+    prefetch<Block>(rows, b * sizeof(Block), ahead);
+    const std::size_t groups = b * (Block::kValues / Codes::kShape.group);
+    Codes::unpack(rows, b * sizeof(Block),
+                  BlockWriter{.to_codes = panel.codes + b * Block::kValues * kLanes,
+                              .to_scales = panel.scales + groups * kLanes,
+                              .to_minimums = panel.minimums + groups * kLanes});
+  }
+}
+
+template <typename Codes>
+constexpr CodeKernel block_kernel(std::string_view format) {
+  static_assert(kPanelInputs % Codes::Block::kValues == 0);
+  return {format, Codes::Block::kValues, Codes::kShape, unpack_blocks<Codes>};
+}
+
+// --- Bits ----------------------------------------------------------------------------------------
+
+HWY_INLINE VU words_of(std::uint32_t word) { return hn::Set(DU(), word); }
+HWY_INLINE VU bytes_of(std::uint8_t byte) { return words_of(byte * 0x01010101u); }
+
+HWY_INLINE VU low_nibbles(VU words) { return hn::And(words, bytes_of(0x0f)); }
+HWY_INLINE VU high_nibbles(VU words) { return low_nibbles(hn::ShiftRight<4>(words)); }
+
+// `kCount` bits of every byte from bit kFrom on, moved to bit kTo.
+template <int kFrom, int kCount, int kTo>
+HWY_INLINE VU bits_of_bytes(VU words) {
+  const VU moved = kFrom > kTo ? hn::ShiftRight<(kFrom > kTo ? kFrom - kTo : 0)>(words)
+                               : hn::ShiftLeft<(kTo > kFrom ? kTo - kFrom : 0)>(words);
+  return hn::And(moved, bytes_of(static_cast<std::uint8_t>(((1 << kCount) - 1) << kTo)));
+}
+
+// The entries of a table that the nibbles in `words`, one a byte, choose.
+HWY_INLINE VU look_up(const std::uint8_t (&table)[16], VU nibbles) {
+#if HWY_TARGET == HWY_SCALAR
+  std::uint32_t word = hn::GetLane(nibbles);
+  std::uint32_t found = 0;
+  for (int shift = 0; shift < 32; shift += 8) {
+    found |= static_cast<std::uint32_t>(table[word >> shift & 15]) << shift;
+  }
+  return hn::Set(DU(), found);
+#else
+  const hn::Repartition<std::uint8_t, DU> d8;
+  const auto entries = hn::LoadDup128(d8, table);
+  return hn::BitCast(DU(), hn::TableLookupBytes(entries, hn::BitCast(d8, nibbles)));
+#endif
+}
+
+// Byte `b` of every lane as a number.
+template <int b>
+HWY_INLINE VF byte_to_float(VU words) {
+  const VU byte =
+      b == 3 ? hn::ShiftRight<24>(words) : hn::And(hn::ShiftRight<8 * b>(words), words_of(0xff));
+  return hn::ConvertTo(DF(), hn::BitCast(DI(), byte));
+}
+
+// Calls body(index) for 0, 1, … count − 1 with the index as a constant.
+template <std::size_t... kIndex, typename Body>
+HWY_INLINE void unrolled(std::index_sequence<kIndex...>, const Body& body) {
+  (body(std::integral_constant<std::size_t, kIndex>()), ...);
+}
+
+}  // namespace espalier::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,73 @@
+#include "measure/profiled_ops.h"
+
+#include "base/timer.h"
+
+namespace espalier::measure {
+
+std::string_view operator_name(Operator op) {
+  static constexpr std::string_view kNames[kOperators] = {
+      "embed",     "project", "rms_norm", "rope",  "store_kv",
+      "attention", "gate",    "add",      "scale", "softcap"};
+  return kNames[static_cast<std::size_t>(op)];
+}
+
+template <typename Work>
+void ProfiledOps::timed(Operator op, const Work& work) {
+  OperatorAccount& account = accounts_[static_cast<std::size_t>(op)];
+  const Timer timer;
+  work();
+  account.seconds += timer.seconds();
+  ++account.calls;
+}
+
+void ProfiledOps::embed(std::span<const compute::Row> rows, const pack::Matrix& table, float* y) {
+  timed(Operator::kEmbed, [&] { inner_.embed(rows, table, y); });
+}
+
+void ProfiledOps::project(std::size_t rows, const float* x, const compute::Linear& linear,
+                          float* y) {
+  const pack::Matrix& w = linear.weight;
+  accounts_[static_cast<std::size_t>(Operator::kProject)].weight_bytes +=
+      w.data.size() + w.scales.size() + w.zeros.size();
+  timed(Operator::kProject, [&] { inner_.project(rows, x, linear, y); });
+}
+
+void ProfiledOps::rms_norm(std::size_t rows, const float* x, std::span<const float> weight,
+                           float epsilon, float* y) {
+  timed(Operator::kRmsNorm, [&] { inner_.rms_norm(rows, x, weight, epsilon, y); });
+}
+
+void ProfiledOps::rope(std::span<const compute::Row> rows, std::size_t heads, std::size_t head_dim,
+                       const compute::Rope& rope, float* x) {
+  timed(Operator::kRope, [&] { inner_.rope(rows, heads, head_dim, rope, x); });
+}
+
+void ProfiledOps::store_kv(std::span<const compute::Row> rows, const float* keys,
+                           const float* values, const compute::KvView& cache) {
+  timed(Operator::kStoreKv, [&] { inner_.store_kv(rows, keys, values, cache); });
+}
+
+void ProfiledOps::attention(std::span<const compute::Row> rows, const float* queries,
+                            const compute::KvView& cache, const compute::Attention& attention,
+                            float* y) {
+  timed(Operator::kAttention, [&] { inner_.attention(rows, queries, cache, attention, y); });
+}
+
+void ProfiledOps::gate(std::size_t count, const float* gate, const float* up,
+                       compute::Activation activation, float* y) {
+  timed(Operator::kGate, [&] { inner_.gate(count, gate, up, activation, y); });
+}
+
+void ProfiledOps::add(std::size_t count, const float* x, float* y) {
+  timed(Operator::kAdd, [&] { inner_.add(count, x, y); });
+}
+
+void ProfiledOps::scale(std::size_t count, float factor, float* x) {
+  timed(Operator::kScale, [&] { inner_.scale(count, factor, x); });
+}
+
+void ProfiledOps::softcap(std::size_t count, float cap, float* x) {
+  timed(Operator::kSoftcap, [&] { inner_.softcap(count, cap, x); });
+}
+
+}  // namespace espalier::measure

@@ -1,0 +1,71 @@
+// Operators that do what another backend does, and keep account of it.
+#pragma once
+
+#include <array>
+#include <string_view>
+
+#include "compute/ops.h"
+
+namespace espalier::measure {
+
+// The small operators that a pass consists of.
+enum class Operator {
+  kEmbed,
+  kProject,
+  kRmsNorm,
+  kRope,
+  kStoreKv,
+  kAttention,
+  kGate,
+  kAdd,
+  kScale,
+  kSoftcap,
+};
+inline constexpr std::size_t kOperators = 10;
+
+[[nodiscard]] std::string_view operator_name(Operator op);
+
+// What was done since the last reset().
+struct OperatorAccount {
+  std::size_t calls = 0;
+  double seconds = 0;
+  std::size_t weight_bytes = 0;  // of the packed matrices that products read
+};
+
+// Large operators go by their definition, part by part.
+class ProfiledOps final : public compute::Ops {
+ public:
+  explicit ProfiledOps(compute::Ops& inner) : inner_(inner) {}
+
+  [[nodiscard]] const OperatorAccount& account(Operator op) const {
+    return accounts_[static_cast<std::size_t>(op)];
+  }
+  void reset() { accounts_ = {}; }
+
+  void embed(std::span<const compute::Row> rows, const pack::Matrix& table, float* y) override;
+  void project(std::size_t rows, const float* x, const compute::Linear& linear, float* y) override;
+  void rms_norm(std::size_t rows, const float* x, std::span<const float> weight, float epsilon,
+                float* y) override;
+  void rope(std::span<const compute::Row> rows, std::size_t heads, std::size_t head_dim,
+            const compute::Rope& rope, float* x) override;
+  void store_kv(std::span<const compute::Row> rows, const float* keys, const float* values,
+                const compute::KvView& cache) override;
+  void attention(std::span<const compute::Row> rows, const float* queries,
+                 const compute::KvView& cache, const compute::Attention& attention,
+                 float* y) override;
+  void gate(std::size_t count, const float* gate, const float* up, compute::Activation activation,
+            float* y) override;
+  void add(std::size_t count, const float* x, float* y) override;
+  void scale(std::size_t count, float factor, float* x) override;
+  void softcap(std::size_t count, float cap, float* x) override;
+
+ private:
+  // Does `work` and books its time on `op`.
+  template <typename Work>
+  void timed(Operator op, const Work& work);
+
+  compute::Ops& inner_;
+  std::array<OperatorAccount, kOperators> accounts_;
+};
+
+}  // namespace espalier::measure
