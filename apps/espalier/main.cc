@@ -22,6 +22,7 @@ int main(int argc, char** argv) {
   app::add_dequantize(app, verb);
   app::add_logits(app, verb);
   app::add_run(app, verb);
+  app::add_chat_template(app, verb);
   app::add_pull(app, verb);
   app::add_list(app, verb);
   app::add_rm(app, verb);

@@ -1,33 +1,24 @@
-// espalier run: continues a prompt and prints the text as it comes.
+// espalier run: a chat with a model, one answer, or the plain continuation of a text.
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <nlohmann/json.hpp>
+#include <limits>
 
 #include "base/interrupt.h"
+#include "base/mapped_file.h"
+#include "chat.h"
 #include "load.h"
+#include "output.h"
+#include "run/conversation.h"
 #include "run/generate.h"
+#include "run_options.h"
+#include "speeds.h"
 #include "text/utf8.h"
 #include "verbs.h"
 
 namespace espalier::app {
 namespace {
-
-struct RunOptions {
-  std::string model;
-  std::string prompt;
-  std::string backend = "cpu";
-  int threads = 0;
-  std::size_t context = 0;
-  bool json = false;
-  run::GenerateOptions generate;
-};
-
-double per_second(std::size_t tokens, double seconds) {
-  return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
-}
 
 // Prints bytes as they come, but only whole UTF-8 characters, so that a terminal never sees a half.
 class StreamPrinter {
@@ -36,58 +27,32 @@ class StreamPrinter {
     pending_ += bytes;
     flush(text::complete_utf8_prefix(pending_));
   }
-  void finish() { flush(pending_.size()); }
+  // Ends the line; a character that was cut off becomes U+FFFD.
+  Status finish() {
+    if (!pending_.empty()) pending_ = "\xef\xbf\xbd";
+    flush(pending_.size());
+    if (status_ && !ends_line_) status_ = write_stdout("\n");
+    return status_;
+  }
 
  private:
   void flush(std::size_t count) {
-    std::fwrite(pending_.data(), 1, count, stdout);
-    std::fflush(stdout);
+    if (count == 0 || !status_) return;
+    status_ = write_stdout(std::string_view(pending_).substr(0, count));
+    ends_line_ = pending_[count - 1] == '\n';
     pending_.erase(0, count);
   }
 
   std::string pending_;
+  bool ends_line_ = true;
+  Status status_;
 };
 
-void print_json(const LoadedModel& loaded, const run::Generation& generation,
-                std::size_t prompt_tokens, const std::string& text) {
-  const std::size_t decoded = generation.tokens.size();
-  const nlohmann::ordered_json result = {
-      {"model", loaded.model->info().source},
-      {"prompt_tokens", prompt_tokens},
-      {"output_tokens", decoded},
-      {"text", text},
-      {"tokens", generation.tokens},
-      {"stop", run::stop_reason_name(generation.stop)},
-      {"timings",
-       {{"prompt_seconds", generation.prompt_seconds},
-        {"prompt_tokens_per_second", per_second(generation.prompt_done, generation.prompt_seconds)},
-        {"decode_seconds", generation.decode_seconds},
-        {"decode_tokens_per_second", per_second(decoded, generation.decode_seconds)}}}};
-  // Text can end in the middle of a character; JSON cannot.
-  fmt::print("{}\n", result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
-}
-
-Status run_model(const RunOptions& options) {
-  const std::atomic<bool>& stop = interrupted();
-  ESPALIER_TRY(const std::string prompt, text_or_stdin(options.prompt));
-  ESPALIER_TRY(const LoadedModel loaded, load(options.model));
-  const model::ModelInfo& info = loaded.model->info();
-  ESPALIER_CHECK(need_tokenizer(loaded));
+// Continues `prompt` as it is.
+Status complete(const RunOptions& options, const LoadedModel& loaded, const run::Session& session,
+                const std::string& prompt) {
   const std::vector<run::TokenId> tokens =
       loaded.tokenizer->encode(prompt, text::AddSpecial::kYes, text::ParseSpecial::kYes);
-
-  const std::size_t context = options.context != 0 ? options.context : info.context_length;
-  if (context > info.context_length) {
-    spdlog::warn("{}: the model was made for {} positions, --ctx asks for {}", info.source,
-                 info.context_length, context);
-  }
-  ESPALIER_CHECK(run::check_tokens(info, tokens, context));
-  const std::size_t most = context - tokens.size();
-  const std::size_t capacity = tokens.size() + std::min(most, options.generate.max_tokens);
-  ESPALIER_TRY(run::KvCache cache,
-               run::KvCache::create(info, 1, capacity, cache_type(options.backend)));
-  const std::unique_ptr<compute::Ops> ops = make_backend(options.backend, options.threads);
-
   StreamPrinter printer;
   std::string text;
   const auto on_token = [&](run::TokenId id) {
@@ -97,36 +62,111 @@ Status run_model(const RunOptions& options) {
     if (!options.json) printer.print(*piece);
   };
   ESPALIER_TRY(const run::Generation generation,
-               run::generate({*loaded.model, *ops, cache}, *loaded.tokenizer, tokens,
-                             options.generate, stop, on_token));
+               run::generate(session, *loaded.tokenizer, tokens,
+                             {.max_tokens = options.max_tokens.value_or(kDefaultTokens),
+                              .sampler = options.sampler},
+                             interrupted(), on_token));
   if (options.json) {
-    print_json(loaded, generation, tokens.size(), text);
-    return {};
+    return write_stdout(
+        dump(summary(loaded.model->info().source, generation, tokens.size(), text)));
   }
-  printer.finish();
-  if (!text.empty() && text.back() != '\n') fmt::print("\n");
-  std::fflush(stdout);
-  fmt::print(stderr,
-             "{}prompt: {} of {} tokens, {:.1f} tokens/s; generation: {} tokens, {:.1f} tokens/s\n",
-             generation.stop == run::StopReason::kInterrupted ? "interrupted; " : "",
-             generation.prompt_done, tokens.size(),
-             per_second(generation.prompt_done, generation.prompt_seconds),
-             generation.tokens.size(),
-             per_second(generation.tokens.size(), generation.decode_seconds));
+  ESPALIER_CHECK(printer.finish());
+  fmt::print(stderr, "{}\n", speeds(generation, tokens.size()));
   return {};
+}
+
+// The template that the user or the model gives, or nothing where neither does.
+Result<std::optional<text::ChatTemplate>> chat_template(const RunOptions& options,
+                                                        const LoadedModel& loaded) {
+  std::optional<std::string> source;
+  std::string name = options.template_file;
+  if (!name.empty()) {
+    ESPALIER_TRY(const MappedFile mapped, MappedFile::open(name));
+    source = as_text(mapped.bytes());
+  } else {
+    ESPALIER_TRY(source, text::find_chat_template(*loaded.container));
+    name = loaded.model->info().source + ": chat template";
+  }
+  if (!source) return std::optional<text::ChatTemplate>();
+  ESPALIER_TRY(text::ChatTemplate parsed,
+               text::ChatTemplate::parse(*source, name, loaded.tokenizer.get()));
+  return std::optional(std::move(parsed));
+}
+
+// Completes the prompt, or every message of standard input.
+Status run_plain(const RunOptions& options, const LoadedModel& loaded,
+                 const run::Session& session) {
+  if (options.prompt) return complete(options, loaded, session, *options.prompt);
+  return for_each_message([&](const std::string& message) -> Result<bool> {
+    if (message.empty()) return true;
+    ESPALIER_CHECK(complete(options, loaded, session, message));
+    if (asked_to_end()) return false;
+    clear_interrupt();
+    return true;
+  });
+}
+
+Status run_model(RunOptions options) {
+  (void)interrupted();  // from here on, Ctrl+C stops cleanly
+  if (options.json && !options.prompt) return input_error("--json needs a --prompt");
+  if (options.prompt) {
+    ESPALIER_TRY(options.prompt, text_or_stdin(*options.prompt));
+  }
+  ESPALIER_TRY(const LoadedModel loaded, load(options.model));
+  const model::ModelInfo& info = loaded.model->info();
+  ESPALIER_CHECK(need_tokenizer(loaded));
+  std::optional<text::ChatTemplate> chat;
+  if (!options.raw) {
+    ESPALIER_TRY(chat, chat_template(options, loaded));
+  }
+
+  const std::size_t context = options.context != 0 ? options.context : info.context_length;
+  if (context > info.context_length) {
+    spdlog::warn("{}: the model was made for {} positions, --ctx asks for {}", info.source,
+                 info.context_length, context);
+  }
+  ESPALIER_TRY(run::KvCache cache,
+               run::KvCache::create(info, 1, context, cache_type(options.backend)));
+  const std::unique_ptr<compute::Ops> ops = make_backend(options.backend, options.threads);
+  const run::Session session{*loaded.model, *ops, cache};
+  if (!chat) {
+    if (!options.raw) {
+      fmt::print(stderr, "{}: there is no chat template; the text is continued as it is\n",
+                 info.source);
+    }
+    return run_plain(options, loaded, session);
+  }
+  run::Conversation conversation(session, *loaded.tokenizer, *chat, options.reasoning);
+  conversation.set_system(options.system);
+  return options.prompt ? answer_once(options, loaded, conversation)
+                        : converse(options, loaded, conversation);
 }
 
 }  // namespace
 
 void add_run(CLI::App& app, Verb& run) {
-  CLI::App* verb = app.add_subcommand("run", "Continue a prompt and print the text as it comes");
+  CLI::App* verb = app.add_subcommand("run", "Chat with a model, or let it continue a text");
   auto options = std::make_shared<RunOptions>();
-  run::SamplerOptions& sampler = options->generate.sampler;
+  run::SamplerOptions& sampler = options->sampler;
   verb->add_option("-m,--model", options->model, "Model file (GGUF)")->required();
-  verb->add_option("-p,--prompt", options->prompt, "Text to continue; - reads standard input")
-      ->required();
-  verb->add_option("-n,--tokens", options->generate.max_tokens, "Most tokens to generate")
-      ->capture_default_str();
+  verb->add_option("-p,--prompt", options->prompt,
+                   "A message to answer once; - reads standard input. Without it: a conversation");
+  CLI::Option* raw = verb->add_flag("--raw", options->raw,
+                                    "Continue the prompt as it is, without a chat template");
+  verb->add_option("--system", options->system, "The system message of the chat")->excludes(raw);
+  verb->add_option("--template", options->template_file,
+                   "A chat template (Jinja) instead of the model's own")
+      ->excludes(raw);
+  verb->add_option(
+          "--reasoning", options->reasoning,
+          "Whether the model thinks before it answers, if its template lets it choose; off "
+          "also hides thoughts")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, text::Reasoning>{
+          {"on", text::Reasoning::kOn}, {"off", text::Reasoning::kOff}}))
+      ->excludes(raw);
+  verb->add_option(
+      "-n,--tokens", options->max_tokens,
+      "Most tokens to generate; by default what it takes to answer, or 128 with --raw");
   verb->add_option("--temp", sampler.temperature, "Temperature; 0 takes the most likely token")
       ->check(CLI::Range(0.0, 100.0))
       ->capture_default_str();

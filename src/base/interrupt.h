@@ -9,4 +9,10 @@ namespace espalier {
 // call installs the handlers; a second Ctrl+C ends the process at once.
 [[nodiscard]] const std::atomic<bool>& interrupted();
 
+// Whether the process was asked to end, and not only to stop what it does.
+[[nodiscard]] bool asked_to_end();
+
+// Makes interrupted() false again, for a program that goes on after a Ctrl+C.
+void clear_interrupt();
+
 }  // namespace espalier

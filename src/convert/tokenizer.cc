@@ -426,7 +426,7 @@ Error inexpressible(const std::string& name, std::string_view where) {
 Status set_templates(const HfDirectory& directory, GgufMetadata& metadata) {
   ESPALIER_TRY(const auto templates, text::chat_templates(directory.name()));
   std::set<std::string_view> seen;
-  for (const text::ChatTemplate& entry : templates) {
+  for (const text::NamedTemplate& entry : templates) {
     if (!seen.insert(entry.name).second) continue;
     const bool standard = entry.name == "default";
     metadata.set(

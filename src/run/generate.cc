@@ -53,13 +53,15 @@ Result<Generation> generate(const Session& session, const text::Tokenizer& token
                             const std::function<void(TokenId)>& on_token) {
   ESPALIER_CHECK(check_tokens(session.model.info(), prompt, session.cache.capacity()));
   Generation result;
+  result.in_cache = std::min(options.cached, prompt.size() - 1);
   std::vector<float> logits(session.model.info().vocab_size);
 
   const Timer prompt_timer;
-  while (result.prompt_done < prompt.size() && !interrupted) {
-    const auto batch = prompt.subspan(result.prompt_done,
-                                      std::min(kPrefillRows, prompt.size() - result.prompt_done));
-    forward_sequence(session, batch, result.prompt_done, Wanted::kLastLogits, logits.data());
+  while (result.in_cache < prompt.size() && !interrupted) {
+    const auto batch =
+        prompt.subspan(result.in_cache, std::min(kPrefillRows, prompt.size() - result.in_cache));
+    forward_sequence(session, batch, result.in_cache, Wanted::kLastLogits, logits.data());
+    result.in_cache += batch.size();
     result.prompt_done += batch.size();
   }
   result.prompt_seconds = prompt_timer.seconds();
@@ -91,6 +93,7 @@ Result<Generation> generate(const Session& session, const text::Tokenizer& token
     if (result.tokens.size() < options.max_tokens) {
       forward_sequence(session, {&next, 1}, sequence.size() - 1, Wanted::kLastLogits,
                        logits.data());
+      result.in_cache = sequence.size();
     }
   }
   result.decode_seconds = decode_timer.seconds();

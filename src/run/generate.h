@@ -27,12 +27,15 @@ enum class StopReason { kEndToken, kTokenLimit, kContextFull, kInterrupted };
 struct GenerateOptions {
   std::size_t max_tokens = 128;
   SamplerOptions sampler;
+  // The first tokens of the prompt that the cache holds already; fewer than all of them.
+  std::size_t cached = 0;
 };
 
 struct Generation {
   std::vector<TokenId> tokens;  // without the end token
   StopReason stop = StopReason::kTokenLimit;
-  std::size_t prompt_done = 0;  // prompt tokens that went through the model
+  std::size_t prompt_done = 0;  // prompt tokens that went through the model, without the cached
+  std::size_t in_cache = 0;     // of prompt and tokens, the first that the cache holds now
   double prompt_seconds = 0;
   double decode_seconds = 0;
 };
@@ -57,9 +60,10 @@ void forward_sequence(const Session& session, std::span<const TokenId> tokens, s
 [[nodiscard]] Status check_tokens(const model::ModelInfo& model, std::span<const TokenId> tokens,
                                   std::size_t context);
 
-// Continues `prompt` in an empty cache, calling on_token for each new token. Stops at a token that
-// ends a generation, at max_tokens, at the cache's end, or soon after `interrupted` becomes true.
-// Errors: an empty prompt, a token outside the vocabulary, a prompt longer than the cache.
+// Continues `prompt` in a cache that holds options.cached of it, calling on_token for each new
+// token. Stops at a token that ends a generation, at max_tokens, at the cache's end, or soon after
+// `interrupted` becomes true. Errors: an empty prompt, a token outside the vocabulary, a prompt
+// longer than the cache.
 [[nodiscard]] Result<Generation> generate(const Session& session, const text::Tokenizer& tokenizer,
                                           std::span<const TokenId> prompt,
                                           const GenerateOptions& options,
