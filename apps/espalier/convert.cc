@@ -56,6 +56,9 @@ void add_convert(CLI::App& app, Verb& run) {
                    "Write tensors whose format OUT cannot carry as plain numbers of this type "
                    "(f32, f16 or bf16) instead of refusing")
       ->check(CLI::IsMember(kPlainTypes));
+  verb->add_flag_callback(
+      "--no-tokenizer", [chosen] { chosen->options.tokenizer = convert::TokenizerPart::kLeaveOut; },
+      "Leave the tokenizer out, where OUT cannot express it");
   verb->add_option("--shard-size", chosen->options.shard_bytes,
                    "The most in one safetensors file, such as 5GB")
       ->transform(CLI::AsSizeValue(true))

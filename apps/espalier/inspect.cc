@@ -144,7 +144,7 @@ InspectReport report_safetensors(const file::Safetensors& file) {
 
 // The alternatives of QuantizationConfig.
 constexpr auto kMethods = std::to_array<std::string_view>(
-    {"not quantized", "EXL3", "MLX", "GPTQ", "AWQ", "compressed-tensors"});
+    {"not quantized", "EXL3", "MLX", "GPTQ", "AWQ", "compressed-tensors", "MXFP4"});
 static_assert(kMethods.size() == std::variant_size_v<file::QuantizationConfig>);
 
 Result<InspectReport> report_directory(const file::Container& container) {

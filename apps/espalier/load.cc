@@ -8,6 +8,11 @@
 #include "hub/cache.h"
 
 namespace espalier::app {
+namespace {
+
+constexpr const char* kExactBackend = "cpu, exact";
+
+}  // namespace
 
 Result<file::Container> open_model(const std::string& model) {
   ESPALIER_TRY(const std::filesystem::path path, hub::find_model(model));
@@ -45,6 +50,9 @@ void add_backend_options(CLI::App& verb, std::string& backend, int& threads) {
   verb.add_option("--backend", backend, "What computes: cpu, or reference, the slow oracle")
       ->check(CLI::IsMember({"cpu", "reference"}))
       ->capture_default_str();
+  verb.add_flag_callback(
+      "--exact", [&backend] { backend = kExactBackend; },
+      "The cpu backend with float32 activations: slower");
   verb.add_option("-t,--threads", threads, "Threads; 0: one per processor")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
@@ -52,7 +60,9 @@ void add_backend_options(CLI::App& verb, std::string& backend, int& threads) {
 
 std::unique_ptr<compute::Ops> make_backend(const std::string& name, int threads) {
   if (name == "reference") return reference::make_ops();
-  return cpu::make_ops(static_cast<std::size_t>(threads));
+  return cpu::make_ops(static_cast<std::size_t>(threads), name == kExactBackend
+                                                              ? cpu::Activations::kFloat32
+                                                              : cpu::Activations::kCoded);
 }
 
 compute::KvType cache_type(const std::string& backend) {

@@ -29,7 +29,7 @@ struct LoadedModel {
 // An error that says what to do where there is no tokenizer.
 [[nodiscard]] Status need_tokenizer(const LoadedModel& loaded);
 
-// Adds --backend and --threads to a verb.
+// Adds --backend, --exact and --threads to a verb; --exact is a backend of its own.
 void add_backend_options(CLI::App& verb, std::string& backend, int& threads);
 
 // The backend of that name; `threads` 0 means one per processor.

@@ -11,10 +11,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "compute/kv_view.h"
+#include "compute/recurrent_view.h"
 #include "compute/workspace.h"
 #include "pack/matrix.h"
 
@@ -64,12 +66,113 @@ enum class Activation {
   kSilu,      // x·σ(x)
   kGeluTanh,  // x/2·(1 + tanh(√(2/π)·(x + 0.044715·x³))): Hendrycks & Gimpel (2016), Gemma
   kSigmoid,   // σ(x): gates of attention
+  // gpt-oss: c·σ(1.702·c) with c = min(x, 7). What it multiplies is held within ±7, and 1 is added.
+  kClampedSwiglu,
+};
+
+// How the gates and ups of a gated MLP are stored.
+enum class GateUp {
+  kSeparate,
+  kInterleaved,  // rows of `gate` are those of gate 0, up 0, gate 1, up 1, …; `up` is empty
 };
 
 // down( activation(gate(x)) ∘ up(x) )
 struct GatedMlp {
   Linear gate, up, down;
   Activation activation = Activation::kSilu;
+  GateUp layout = GateUp::kSeparate;
+};
+
+// What the router's outputs become before experts are chosen.
+enum class ExpertScores { kSoftmax, kSigmoid };
+
+// Which experts a row goes to: those with the highest scores, the lower index first among equals.
+struct Router {
+  Linear linear;          // [experts, hidden]
+  std::size_t top_k = 0;  // 1 to experts
+  ExpertScores scores = ExpertScores::kSoftmax;
+  std::vector<float> selection_bias;  // [experts] or empty: added to scores for the choice only
+  bool renormalize = false;           // the weights of the chosen are divided by their sum
+  float scale = 1;                    // of the weights, at last
+};
+
+// Σ over the chosen experts of weight · expert(x), plus what all rows share:
+// sigmoid(shared_gate(x)) · shared(x). Shazeer et al. (2017); shared experts: DeepSeekMoE (2024).
+struct MixtureOfExperts {
+  Router router;
+  std::vector<GatedMlp> experts;
+  std::optional<GatedMlp> shared;
+  std::optional<Linear> shared_gate;  // [1, hidden]; without one, shared(x) counts in full
+};
+
+// A convolution along a sequence, each channel by itself, then SiLU:
+// y[t] = silu(Σ_j weight[j] · x[t − kernel + 1 + j]), with zeros before the sequence.
+struct CausalConvolution {
+  // In RecurrentView::convolution: [kernel − 1, channels], the oldest input first.
+  [[nodiscard]] std::size_t state_size() const { return (kernel - 1) * channels; }
+
+  std::size_t channels = 0;
+  std::size_t kernel = 0;
+  std::vector<float> weight;  // [kernel, channels]
+};
+
+// Which key head a value head goes with, where there are more of these.
+enum class KeyHeadOrder {
+  kGrouped,  // h / (value_heads / key_heads)
+  kTiled,    // h % key_heads
+};
+
+// The gated delta rule: Yang et al., Gated Delta Networks (2024), equation 10. A value head has a
+// matrix S [key_dim, value_dim] that a row with query q, key k, value v and numbers a and b turns
+// into S' and reads:
+//   S' = e^(rate · softplus(a + dt_bias)) · S;  S' += k (sigmoid(b) · (v − kᵀS'));  y = qᵀS' ·
+//   scale
+//
+// In RecurrentView::memory S lies as [value_dim / 16, rounded up][key_dim][16], so that what
+// vectors and threads work on is contiguous.
+struct DeltaRule {
+  static constexpr std::size_t kTile = 16;
+
+  [[nodiscard]] std::size_t key_head(std::size_t value_head) const {
+    return order == KeyHeadOrder::kTiled ? value_head % key_heads
+                                         : value_head / (value_heads / key_heads);
+  }
+  [[nodiscard]] std::size_t tiles() const { return (value_dim + kTile - 1) / kTile; }
+  [[nodiscard]] std::size_t matrix_size() const { return tiles() * key_dim * kTile; }
+  [[nodiscard]] std::size_t memory_size() const { return value_heads * matrix_size(); }
+
+  std::size_t key_heads = 0;
+  std::size_t value_heads = 0;
+  std::size_t key_dim = 0;
+  std::size_t value_dim = 0;
+  KeyHeadOrder order = KeyHeadOrder::kGrouped;
+  float scale = 1;             // usually 1/√key_dim
+  std::vector<float> rate;     // [value_heads], negative
+  std::vector<float> dt_bias;  // [value_heads]
+};
+
+// A layer of that rule as Qwen3-Next has it: queries, keys and values through the convolution,
+// queries and keys to length 1, the rule, then output(norm(y) ∘ silu(z)).
+struct GatedDeltaNet {
+  DeltaRule rule;
+  Linear qkv;   // [2·key_heads·key_dim + value_heads·value_dim, hidden]: queries, keys, values
+  Linear z;     // [value_heads·value_dim, hidden]
+  Linear b, a;  // [value_heads, hidden]
+  // Fused instead of those, where the format of the weight is set. For each key head in turn: its
+  // query, its key, the values of its value heads, their z …
+  Linear qkvz;
+  Linear ba;                      // … and their b, their a.
+  CausalConvolution convolution;  // of the channels of qkv
+  std::vector<float> norm;        // [value_dim]
+  float norm_epsilon = 1e-6f;
+  Linear output;  // [hidden, value_heads·value_dim]
+};
+
+// One of the parts that a row is split into: see Ops::split.
+struct SplitPart {
+  std::size_t width = 0;
+  float* to = nullptr;
+  std::size_t stride = 0;  // from a row of `to` to the next
 };
 
 class Ops {
@@ -106,6 +209,35 @@ class Ops {
   // y += x, `count` elements.
   virtual void add(std::size_t count, const float* x, float* y) = 0;
 
+  // x [rows, repeats, Σ widths] is taken apart: of row r, piece i of part p goes to
+  // p.to[r·p.stride + i·p.width].
+  virtual void split(std::size_t rows, std::size_t repeats, std::span<const SplitPart> parts,
+                     const float* x) = 0;
+
+  // y[r] = x[from[r]], rows of `width` elements.
+  virtual void gather_rows(std::span<const std::uint32_t> from, std::size_t width, const float* x,
+                           float* y) = 0;
+
+  // y[to[r]] += factors[r] · x[r], rows of `width` elements. No row of y is named twice.
+  virtual void scatter_add_rows(std::span<const std::uint32_t> to, const float* factors,
+                                std::size_t width, const float* x, float* y) = 0;
+
+  // y = the convolution of x [rows, channels], where rows of a sequence come in order; they leave
+  // their inputs in `state`. y may be x.
+  virtual void causal_convolution(std::span<const Row> rows, const float* x,
+                                  const CausalConvolution& convolution, const RecurrentView& state,
+                                  float* y) = 0;
+
+  // y [rows, value_heads, value_dim] of queries and keys [rows, 2, key_heads, key_dim], values
+  // [rows, value_heads, value_dim], b and a [rows, value_heads], through the matrices in `state`.
+  // Rows of a sequence come in order.
+  virtual void delta_rule(std::span<const Row> rows, const float* queries_keys, const float* values,
+                          const float* b, const float* a, const DeltaRule& rule,
+                          const RecurrentView& state, float* y) = 0;
+
+  // y = x / √(Σ x² + epsilon), for each row of `width` elements. y may be x.
+  void l2_norm(std::size_t rows, std::size_t width, const float* x, float epsilon, float* y);
+
   // x ·= factor, `count` elements.
   virtual void scale(std::size_t count, float factor, float* x) = 0;
 
@@ -114,6 +246,14 @@ class Ops {
 
   // y [rows, outputs of down] = mlp(x [rows, inputs]).
   virtual void gated_mlp(std::size_t rows, const float* x, const GatedMlp& mlp, float* y);
+
+  // y [rows, hidden] = mixture(x [rows, hidden]); y may not be x.
+  virtual void mixture_of_experts(std::size_t rows, const float* x, const MixtureOfExperts& mixture,
+                                  float* y);
+
+  // y [rows, hidden] = net(x [rows, hidden]); y may be x. Rows of a sequence come in order.
+  virtual void gated_delta_net(std::span<const Row> rows, const float* x, const GatedDeltaNet& net,
+                               const RecurrentView& state, float* y);
 
   Workspace& workspace() { return workspace_; }
 

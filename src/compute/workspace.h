@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <type_traits>
 #include <vector>
 
 namespace espalier::compute {
@@ -29,6 +30,13 @@ class Workspace {
 
   // `count` floats, aligned to 64 bytes, not initialized; theirs until the current frame ends.
   float* floats(std::size_t count);
+
+  // The same for `count` Ts.
+  template <typename T>
+  T* take(std::size_t count) {
+    static_assert(alignof(T) <= 64 && std::is_trivially_destructible_v<T>);
+    return reinterpret_cast<T*>(floats((count * sizeof(T) + sizeof(float) - 1) / sizeof(float)));
+  }
 
  private:
   struct AlignedDelete {

@@ -15,6 +15,7 @@
 #include "base/progress.h"
 #include "convert/metadata.h"
 #include "convert/names.h"
+#include "convert/tokenizer.h"
 #include "model/model.h"
 #include "pack/mlx.h"
 #include "pack/repack.h"
@@ -448,13 +449,15 @@ Result<PackedMatrix> unpack_rows(const Planned& tensor, Side from, std::uint64_t
                                  std::uint64_t count, ThreadPool& threads) {
   const std::uint64_t cols = tensor.matrix.cols;
   std::vector<float> values(count * cols);
-  threads.parallel_for((count + kRowRun - 1) / kRowRun,
-                       [&](std::size_t begin, std::size_t end, std::size_t) {
-                         const std::uint64_t row = begin * kRowRun;
-                         pack::dequantize_rows(tensor.matrix, first + row,
-                                               std::min<std::uint64_t>(end * kRowRun, count) - row,
-                                               values.data() + row * cols);
-                       });
+  // Between EXL3's rotations lies what no other format means by a matrix.
+  const auto decode = tensor.matrix.format->family == pack::Family::kExl3 ? pack::dequantize_rows
+                                                                          : pack::decode_rows;
+  threads.parallel_for(
+      (count + kRowRun - 1) / kRowRun, [&](std::size_t begin, std::size_t end, std::size_t) {
+        const std::uint64_t row = begin * kRowRun;
+        decode(tensor.matrix, first + row, std::min<std::uint64_t>(end * kRowRun, count) - row,
+               values.data() + row * cols);
+      });
   if (tensor.head_dim != 0) {
     std::vector<float> ordered(values.size());
     for (std::uint64_t row = 0; row < count; ++row) {
@@ -501,11 +504,22 @@ Result<std::unique_ptr<Output>> make_output(const Container& input, Plan& plan,
     ESPALIER_TRY(file::GgufMetadata metadata,
                  to_metadata(*directory, *plan.architecture, plan.rope_factors));
     metadata.set("general.quantization_version", std::uint32_t{2});
+    if (options.tokenizer == TokenizerPart::kConvert) {
+      ESPALIER_TRY(const Sizes sizes, read_sizes(*directory));
+      ESPALIER_CHECK(set_tokenizer(*directory, sizes.vocab, metadata));
+    }
     return GgufOutput::create(path, plan, metadata);
   }
   const auto& gguf = std::get<Gguf>(input);
-  ESPALIER_TRY(const Json config, make_config(gguf, plan));
+  ESPALIER_TRY(Json config, make_config(gguf, plan));
+  std::map<std::string, std::string> tokenizer_files;
+  if (options.tokenizer == TokenizerPart::kConvert) {
+    ESPALIER_TRY(tokenizer_files, to_tokenizer_files(gguf, config));
+  }
   ESPALIER_TRY(auto directory, PartialDirectory::create(path));
+  for (const auto& [name, text] : tokenizer_files) {
+    ESPALIER_CHECK(directory.write(name, text));
+  }
   ESPALIER_CHECK(directory.write("config.json", config.dump(2) + "\n"));
   return DirectoryOutput::create(std::move(directory), plan, options.shard_bytes);
 }

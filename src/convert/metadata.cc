@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <numbers>
 
+#include "base/printable.h"
+
 namespace espalier::convert {
 namespace {
 
@@ -31,10 +33,17 @@ constexpr auto kCounts = std::to_array<Count>({
     {"attention.key_length", "head_dim", &Sizes::head_dim},
 });
 
+// As many positions as a layer looks back, where it does not look back to the beginning.
+constexpr Count kWindow = {"attention.sliding_window", "sliding_window"};
+
+constexpr std::string_view kSlides = "use_sliding_window";
+
 constexpr double kDefaultRopeBase = 10000;
 
-// Llama 3's published scaling; files differ in the factor only.
+// Llama 3's published scaling; others differ in the factor and the original context, a power of
+// two.
 constexpr double kLlama3LowFrequency = 1, kLlama3HighFrequency = 4, kLlama3Context = 8192;
+constexpr std::uint64_t kMaxOriginalContext = 1 << 20;
 
 template <typename T>
 Result<T> required(const JsonObject& object, std::string_view key, Result<std::optional<T>> value) {
@@ -77,20 +86,22 @@ Result<Json> scaling_of_factors(const Gguf& gguf, const file::GgufTensor& tensor
   std::vector<float> found(matrix.rows * matrix.cols);
   pack::decode_rows(matrix, 0, matrix.rows, found.data());
   const double factor = found.empty() ? 1 : found.back();
-  const std::vector<float> known = llama3_factors(base, head_dim, factor, kLlama3LowFrequency,
-                                                  kLlama3HighFrequency, kLlama3Context);
-  const bool same = std::equal(found.begin(), found.end(), known.begin(), known.end(),
-                               [](float a, float b) { return std::abs(a - b) <= 1e-5f * b; });
-  if (!same) {
-    return input_error(
-        "{}: tensor '{}' holds other factors than Llama 3's, which config.json cannot say",
-        gguf.name(), tensor.name);
+  for (std::uint64_t context = 1; context <= kMaxOriginalContext; context *= 2) {
+    const std::vector<float> known =
+        llama3_factors(base, head_dim, factor, kLlama3LowFrequency, kLlama3HighFrequency,
+                       static_cast<double>(context));
+    const bool same = std::equal(found.begin(), found.end(), known.begin(), known.end(),
+                                 [](float a, float b) { return std::abs(a - b) <= 1e-5f * b; });
+    if (!same) continue;
+    return Json{{"rope_type", "llama3"},
+                {"factor", factor},
+                {"low_freq_factor", kLlama3LowFrequency},
+                {"high_freq_factor", kLlama3HighFrequency},
+                {"original_max_position_embeddings", context}};
   }
-  return Json{{"rope_type", "llama3"},
-              {"factor", factor},
-              {"low_freq_factor", kLlama3LowFrequency},
-              {"high_freq_factor", kLlama3HighFrequency},
-              {"original_max_position_embeddings", static_cast<std::uint64_t>(kLlama3Context)}};
+  return input_error(
+      "{}: tensor '{}' holds other factors than Llama 3's, which config.json cannot say",
+      gguf.name(), tensor.name);
 }
 
 // rope_scaling, or null. That the values make sense was checked when the model was loaded.
@@ -137,6 +148,16 @@ Status set_rope_scaling(const JsonObject& rope, const Architecture& architecture
   const auto key = [&](std::string_view name) {
     return gguf_key(architecture, fmt::format("rope.scaling.{}", name));
   };
+  if (*type != "linear" && *type != "yarn" && *type != "llama3") {
+    return input_error(
+        "{}: key 'rope_type': found '{}', expected linear, yarn or llama3, which "
+        "are what converts",
+        rope.where(), printable(*type));
+  }
+  for (const std::string_view name : {"mscale", "mscale_all_dim", "truncate"}) {
+    if (rope.find(name) == nullptr) continue;
+    return input_error("{}: key '{}' has no counterpart in GGUF", rope.where(), name);
+  }
   ESPALIER_TRY(const double factor, required(rope, "factor", rope.number("factor")));
   ESPALIER_TRY(const auto context, rope.number("original_max_position_embeddings"));
   if (*type == "llama3") {
@@ -243,6 +264,26 @@ Result<GgufMetadata> to_metadata(const file::HfDirectory& directory,
   metadata.set(gguf_key(architecture, "attention.layer_norm_rms_epsilon"),
                static_cast<float>(epsilon.value_or(1e-6)));
   metadata.set(gguf_key(architecture, "rope.dimension_count"), head_dim);
+
+  // Qwen's layers slide only where it says so, and then not all of them.
+  ESPALIER_TRY(const auto window, config.unsigned_integer(kWindow.hf));
+  ESPALIER_TRY(const auto slides, config.boolean(kSlides));
+  if (window && slides.value_or(false)) {
+    return input_error(
+        "{}: key '{}': layers that slide beside others that do not have no "
+        "counterpart in GGUF",
+        config.where(), kSlides);
+  }
+  if (window && slides.value_or(true)) {
+    metadata.set(gguf_key(architecture, kWindow.gguf), static_cast<std::uint32_t>(*window));
+  }
+  ESPALIER_TRY(const auto rotated, config.number("partial_rotary_factor"));
+  if (rotated.value_or(1) != 1) {
+    return input_error(
+        "{}: key 'partial_rotary_factor': found {}, expected 1, which is what "
+        "converts",
+        config.where(), *rotated);
+  }
 
   // rope_parameters holds everything; the older rope_scaling stands beside rope_theta.
   ESPALIER_TRY(const auto parameters, config.object("rope_parameters"));

@@ -19,30 +19,40 @@ std::uint64_t query(const Sizes& s) { return s.heads * s.head_dim; }
 std::uint64_t key(const Sizes& s) { return s.kv_heads * s.head_dim; }
 std::uint64_t one(const Sizes&) { return 1; }
 
-constexpr Module llama_module(model::Module module, decltype(Module::rows) rows,
-                              decltype(Module::cols) cols, bool rotated = false) {
+std::uint64_t head(const Sizes& s) { return s.head_dim; }
+
+constexpr Module usual(model::Module module, decltype(Module::rows) rows,
+                       decltype(Module::cols) cols, bool rotated = false) {
   const auto* name = std::begin(model::kModuleNames);
   while (name->module != module) ++name;
   return {name->gguf, name->hugging_face, rows, cols, rotated};
 }
 
-constexpr auto kLlama = std::to_array<Module>({
-    llama_module(model::Module::kEmbedding, vocab, hidden),
-    llama_module(model::Module::kFinalNorm, one, hidden),
-    llama_module(model::Module::kHead, vocab, hidden),
-    llama_module(model::Module::kAttentionNorm, one, hidden),
-    llama_module(model::Module::kQuery, query, hidden, true),
-    llama_module(model::Module::kKey, key, hidden, true),
-    llama_module(model::Module::kValue, key, hidden),
-    llama_module(model::Module::kAttentionOutput, hidden, query),
-    llama_module(model::Module::kMlpNorm, one, hidden),
-    llama_module(model::Module::kGate, mlp_hidden, hidden),
-    llama_module(model::Module::kUp, mlp_hidden, hidden),
-    llama_module(model::Module::kDown, hidden, mlp_hidden),
+// The modules of a decoder, most of them called alike everywhere.
+template <bool kRotated>
+constexpr auto kDecoder = std::to_array<Module>({
+    usual(model::Module::kEmbedding, vocab, hidden),
+    usual(model::Module::kFinalNorm, one, hidden),
+    usual(model::Module::kHead, vocab, hidden),
+    usual(model::Module::kAttentionNorm, one, hidden),
+    usual(model::Module::kQuery, query, hidden, kRotated),
+    usual(model::Module::kKey, key, hidden, kRotated),
+    usual(model::Module::kValue, key, hidden),
+    usual(model::Module::kQueryNorm, one, head),
+    usual(model::Module::kKeyNorm, one, head),
+    usual(model::Module::kAttentionOutput, hidden, query),
+    usual(model::Module::kMlpNorm, one, hidden),
+    usual(model::Module::kGate, mlp_hidden, hidden),
+    usual(model::Module::kUp, mlp_hidden, hidden),
+    usual(model::Module::kDown, hidden, mlp_hidden),
 });
 
+// Of models with one name in GGUF, the first is what that becomes.
 constexpr auto kArchitectures = std::to_array<Architecture>({
-    {"llama", "llama", "LlamaForCausalLM", kLlama},
+    {"llama", "llama", "LlamaForCausalLM", kDecoder<true>},
+    {"llama", "mistral", "MistralForCausalLM", kDecoder<true>},
+    {"qwen2", "qwen2", "Qwen2ForCausalLM", kDecoder<false>},
+    {"qwen3", "qwen3", "Qwen3ForCausalLM", kDecoder<false>},
 });
 
 // "blk.12.attn_q" as the pattern "blk.{}.attn_q" and 12. Numbers as no writer spells them ("012",
@@ -81,7 +91,9 @@ std::optional<Translated> translate(const Architecture& architecture, Side from,
                                     std::string_view name) {
   const std::size_t dot = std::min(name.rfind('.'), name.size());
   const std::string_view suffix = name.substr(dot);
-  if (suffix != ".weight" && suffix != ".bias") return std::nullopt;
+  if ((suffix != ".weight" && suffix != ".bias") || name.find('{') != std::string_view::npos) {
+    return std::nullopt;
+  }
   const Pattern pattern = pattern_of(name.substr(0, dot));
   for (const Module& module : architecture.modules) {
     if (pattern.text != (from == Side::kGguf ? module.gguf : module.hf)) continue;

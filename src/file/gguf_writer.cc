@@ -1,6 +1,7 @@
 #include "file/gguf_writer.h"
 
 #include <bit>
+#include <cstring>
 #include <limits>
 
 #include "base/printable.h"
@@ -10,6 +11,9 @@ namespace {
 
 // The specification allows names of 64 bytes, but ggml's own reader one less.
 constexpr std::size_t kMaxWrittenNameBytes = 63;
+
+// The number of tensors comes after magic and version.
+constexpr std::size_t kTensorCountOffset = 8;
 
 template <typename T>
 void append(std::string& out, T value) {
@@ -74,13 +78,25 @@ void GgufMetadata::set(std::string_view key, const GgufValue& value) {
   }
 }
 
+std::string GgufMetadata::bytes() const {
+  std::string out = "GGUF";
+  append(out, std::uint32_t{3});
+  append(out, std::uint64_t{0});
+  append(out, std::uint64_t{entries_.size()});
+  for (const Entry& entry : entries_) {
+    append_string(out, entry.key);
+    append(out, static_cast<std::uint32_t>(entry.type));
+    out += entry.bytes;
+  }
+  return out;
+}
+
 Result<TensorFile> create_gguf(const std::filesystem::path& path, const GgufMetadata& metadata,
                                const std::vector<GgufDeclaration>& tensors) {
   const std::string file = path.string();
-  std::string header = "GGUF";
-  append(header, std::uint32_t{3});
-  append(header, std::uint64_t{tensors.size()});
-  append(header, std::uint64_t{metadata.entries_.size()});
+  std::string header = metadata.bytes();
+  const std::uint64_t count = tensors.size();
+  std::memcpy(header.data() + kTensorCountOffset, &count, sizeof(count));
 
   std::uint64_t alignment = kDefaultGgufAlignment;
   for (const auto& entry : metadata.entries_) {
@@ -95,9 +111,6 @@ Result<TensorFile> create_gguf(const std::filesystem::path& path, const GgufMeta
                            entry.key);
       }
     }
-    append_string(header, entry.key);
-    append(header, static_cast<std::uint32_t>(entry.type));
-    header += entry.bytes;
   }
 
   TensorFile::Regions regions;

@@ -37,6 +37,9 @@ class GgufMetadata {
   // Sets a key to a value of another file.
   void set(std::string_view key, const GgufValue& value);
 
+  // A whole file of these keys and no tensors. (create_gguf checks keys; this does not.)
+  [[nodiscard]] std::string bytes() const;
+
  private:
   friend Result<TensorFile> create_gguf(const std::filesystem::path& path,
                                         const GgufMetadata& metadata,

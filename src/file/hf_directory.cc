@@ -22,12 +22,14 @@ constexpr std::string_view kExl3 = ".trellis";
 constexpr std::string_view kExl3Shard = ".shard_0.trellis";
 constexpr std::string_view kInt4 = ".qweight";  // GPTQ and AWQ
 constexpr std::string_view kCompressed = ".weight_packed";
-constexpr auto kForms = std::to_array({kPlain, kExl3, kExl3Shard, kInt4, kCompressed});
+constexpr std::string_view kMxfp4 = "_blocks";
+constexpr auto kForms = std::to_array({kPlain, kExl3, kExl3Shard, kInt4, kCompressed, kMxfp4});
 
 using Shape = std::vector<std::uint64_t>;
 
 constexpr auto kScaleDtypes = std::to_array({Dtype::kF16, Dtype::kBF16, Dtype::kF32});
 constexpr auto kWordDtypes = std::to_array({Dtype::kI32, Dtype::kU32});
+constexpr auto kByteDtypes = std::to_array({Dtype::kU8});
 constexpr auto kIndexDtypes = std::to_array({Dtype::kI32, Dtype::kI64});
 
 pack::ScaleType scale_type(Dtype dtype) {
@@ -164,7 +166,6 @@ const pack::Format* mlx_format(const MlxScheme& scheme) {
 
 Result<pack::Matrix> mlx_matrix(const Parts& parts) {
   constexpr auto kCodes = std::to_array({Dtype::kU32});
-  constexpr auto kBytes = std::to_array({Dtype::kU8});
   const SafetensorsTensor& codes = *parts.find(kPlain);
   const auto* config = std::get_if<MlxConfig>(&parts.directory().quantization());
   if (config == nullptr) {
@@ -182,11 +183,11 @@ Result<pack::Matrix> mlx_matrix(const Parts& parts) {
   const std::uint64_t cols = row_bits / scheme.bits;
   const bool affine = scheme.mode == MlxMode::kAffine;
   const Shape scale_shape = with_last(codes.shape, cols / scheme.group_size);
-  ESPALIER_TRY(
-      const SafetensorsTensor* scales,
-      parts.part(".scales",
-                 affine ? std::span<const Dtype>(kScaleDtypes) : std::span<const Dtype>(kBytes),
-                 scale_shape));
+  ESPALIER_TRY(const SafetensorsTensor* scales,
+               parts.part(".scales",
+                          affine ? std::span<const Dtype>(kScaleDtypes)
+                                 : std::span<const Dtype>(kByteDtypes),
+                          scale_shape));
   Bytes biases;
   if (affine) {
     ESPALIER_TRY(const SafetensorsTensor* part,
@@ -207,6 +208,26 @@ Result<pack::Matrix> mlx_matrix(const Parts& parts) {
     matrix.global_scale = pack::nvfp4_factor(load<float>(global->data.data()));
   }
   return matrix;
+}
+
+// --- MXFP4 of gpt-oss
+// -----------------------------------------------------------------------------
+
+// The bytes are those of MLX's mxfp4, the rows of all experts one after the other.
+Result<pack::Matrix> mxfp4_matrix(const Parts& parts) {
+  ESPALIER_TRY(const SafetensorsTensor* blocks, parts.part(kMxfp4, kByteDtypes, 4));
+  const Shape& shape = blocks->shape;
+  const pack::Format& format = *pack::find_format("MLX-MXFP4");
+  if (shape[3] != format.block_bytes) {
+    return input_error("{} has shape {}, expected blocks of {} bytes",
+                       parts.directory().describe(blocks->name), shape_text(shape),
+                       format.block_bytes);
+  }
+  ESPALIER_TRY(const SafetensorsTensor* scales,
+               parts.part("_scales", kByteDtypes, Shape{shape[0], shape[1], shape[2]}));
+  return parts.named(kMxfp4,
+                     pack::mlx_matrix(format, shape[0] * shape[1], shape[2] * format.block_values,
+                                      blocks->data, scales->data, {}, pack::ScaleType::kF16));
 }
 
 // --- GPTQ, AWQ, compressed-tensors ---------------------------------------------------------------
@@ -596,6 +617,7 @@ Result<std::optional<pack::Matrix>> HfDirectory::find_matrix(std::string_view mo
     if (form.empty()) return plain_matrix(*this, tensor);
     if (form == kInt4) return gptq_or_awq_matrix(parts);
     if (form == kCompressed) return compressed_matrix(parts);
+    if (form == kMxfp4) return mxfp4_matrix(parts);
     if (form == kPlain) {
       return tensor.dtype == Dtype::kU32 ? mlx_matrix(parts) : plain_matrix(*this, tensor);
     }

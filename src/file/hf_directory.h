@@ -56,6 +56,7 @@ class HfDirectory {
   //   .weight F32, F16 or BF16                        plain; leading dimensions become rows
   //   a tensor with the very name of the module       the same (stacked experts)
   //   .weight U32, .scales, .biases                   MLX; the same (.global_scale: NVFP4)
+  //   _blocks, _scales                                MXFP4 of gpt-oss; the same
   //   .trellis, .suh, .svh (.su, .sv), .mcg or .mul1  EXL3, with the padded sizes
   //   .trellis, .signs                                EXL3 embedding table, padded to 256 columns
   //   .trellis or .shard_N.trellis, .head_bias, …     EXL3 n-gram table

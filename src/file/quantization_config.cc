@@ -196,15 +196,19 @@ Status read_compressed_tensors(const JsonObject& object, CompressedTensorsConfig
   return {};
 }
 
+Status read_mxfp4(const JsonObject&, Mxfp4Config&) { return {}; }
+
 // Reads the object of one method into its struct.
 template <typename Config, Status (*kRead)(const JsonObject&, Config&)>
-Status read_as(const JsonObject& object, QuantizationConfig& config) {
-  return kRead(object, config.emplace<Config>());
+Result<QuantizationConfig> read_as(const JsonObject& object) {
+  Config config;
+  ESPALIER_CHECK(kRead(object, config));
+  return QuantizationConfig(std::move(config));
 }
 
 struct Method {
   std::string_view name;
-  Status (*read)(const JsonObject& object, QuantizationConfig& config);
+  Result<QuantizationConfig> (*read)(const JsonObject& object);
 };
 
 constexpr auto kMethods = std::to_array<Method>({
@@ -213,19 +217,17 @@ constexpr auto kMethods = std::to_array<Method>({
     {"gptq", read_as<GptqConfig, read_gptq>},
     {"awq", read_as<AwqConfig, read_awq>},
     {"compressed-tensors", read_as<CompressedTensorsConfig, read_compressed_tensors>},
+    {"mxfp4", read_as<Mxfp4Config, read_mxfp4>},
 });
 
 // Reads an object of the method of that name.
 Result<QuantizationConfig> read_method(const JsonObject& object, std::string_view name) {
   for (const Method& method : kMethods) {
-    if (method.name != name) continue;
-    QuantizationConfig config;
-    ESPALIER_CHECK(method.read(object, config));
-    return config;
+    if (method.name == name) return method.read(object);
   }
   return input_error(
       "{}: quant_method '{}' is not supported: take the unquantized weights, a GGUF file, or a "
-      "pack in EXL3, MLX, GPTQ, AWQ or compressed-tensors (W4A16) form",
+      "pack in EXL3, MLX, GPTQ, AWQ, MXFP4 or compressed-tensors (W4A16) form",
       object.where(), printable(name));
 }
 

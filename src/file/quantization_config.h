@@ -54,9 +54,12 @@ struct CompressedTensorsConfig {
   std::vector<Group> groups;  // a module is in one of these; its tensors show in which
 };
 
+// gpt-oss's form of MXFP4: blocks and scales of stacked experts. It has no parameters.
+struct Mxfp4Config {};
+
 // std::monostate: not quantized.
 using QuantizationConfig = std::variant<std::monostate, Exl3Config, MlxConfig, GptqConfig,
-                                        AwqConfig, CompressedTensorsConfig>;
+                                        AwqConfig, CompressedTensorsConfig, Mxfp4Config>;
 
 // The quantization that `config`, a parsed config.json, describes. Errors: a method that Espalier
 // does not read, parameters that it does not support or that are missing.

@@ -64,6 +64,7 @@ Result<std::map<std::string, std::uint64_t>> files_under(const fs::path& folder)
 Result<std::vector<CachedModel>> models_in(const fs::path& folder, const std::string& label) {
   ESPALIER_TRY(const auto files, files_under(folder));
   std::vector<std::string> paths;
+  paths.reserve(files.size());
   std::uint64_t all_bytes = 0;
   bool partial = false;
   for (const auto& [path, bytes] : files) {

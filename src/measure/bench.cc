@@ -176,6 +176,7 @@ Result<PackedMatrix> random_matrix(const pack::Format& format, std::uint64_t row
       return int4_random(format, rows, cols);
     case pack::Family::kGguf:
     case pack::Family::kMlx:
+    case pack::Family::kTransposed:
       break;
   }
   return input_error("{}: no way to make weights in this format", format.name);
@@ -207,7 +208,7 @@ Result<ProjectBench> bench_project(compute::Ops& ops, std::size_t threads,
   }
   bench.seconds = spread(std::move(seconds));
   ThreadPool pool(threads);
-  bench.bandwidth = read_bandwidth(pool, data);
+  bench.bandwidth = read_bandwidth(pool, data, 2);
   return bench;
 }
 

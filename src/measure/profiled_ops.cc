@@ -5,9 +5,21 @@
 namespace espalier::measure {
 
 std::string_view operator_name(Operator op) {
-  static constexpr std::string_view kNames[kOperators] = {
-      "embed",     "project", "rms_norm", "rope",  "store_kv",
-      "attention", "gate",    "add",      "scale", "softcap"};
+  static constexpr std::string_view kNames[kOperators] = {"embed",
+                                                          "project",
+                                                          "rms_norm",
+                                                          "rope",
+                                                          "store_kv",
+                                                          "attention",
+                                                          "gate",
+                                                          "add",
+                                                          "scale",
+                                                          "softcap",
+                                                          "split",
+                                                          "gather_rows",
+                                                          "scatter_add_rows",
+                                                          "causal_convolution",
+                                                          "delta_rule"};
   return kNames[static_cast<std::size_t>(op)];
 }
 
@@ -68,6 +80,36 @@ void ProfiledOps::scale(std::size_t count, float factor, float* x) {
 
 void ProfiledOps::softcap(std::size_t count, float cap, float* x) {
   timed(Operator::kSoftcap, [&] { inner_.softcap(count, cap, x); });
+}
+
+void ProfiledOps::split(std::size_t rows, std::size_t repeats,
+                        std::span<const compute::SplitPart> parts, const float* x) {
+  timed(Operator::kSplit, [&] { inner_.split(rows, repeats, parts, x); });
+}
+
+void ProfiledOps::gather_rows(std::span<const std::uint32_t> from, std::size_t width,
+                              const float* x, float* y) {
+  timed(Operator::kGatherRows, [&] { inner_.gather_rows(from, width, x, y); });
+}
+
+void ProfiledOps::scatter_add_rows(std::span<const std::uint32_t> to, const float* factors,
+                                   std::size_t width, const float* x, float* y) {
+  timed(Operator::kScatterAddRows, [&] { inner_.scatter_add_rows(to, factors, width, x, y); });
+}
+
+void ProfiledOps::causal_convolution(std::span<const compute::Row> rows, const float* x,
+                                     const compute::CausalConvolution& convolution,
+                                     const compute::RecurrentView& state, float* y) {
+  timed(Operator::kCausalConvolution,
+        [&] { inner_.causal_convolution(rows, x, convolution, state, y); });
+}
+
+void ProfiledOps::delta_rule(std::span<const compute::Row> rows, const float* queries_keys,
+                             const float* values, const float* b, const float* a,
+                             const compute::DeltaRule& rule, const compute::RecurrentView& state,
+                             float* y) {
+  timed(Operator::kDeltaRule,
+        [&] { inner_.delta_rule(rows, queries_keys, values, b, a, rule, state, y); });
 }
 
 }  // namespace espalier::measure

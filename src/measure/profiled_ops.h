@@ -20,8 +20,13 @@ enum class Operator {
   kAdd,
   kScale,
   kSoftcap,
+  kSplit,
+  kGatherRows,
+  kScatterAddRows,
+  kCausalConvolution,
+  kDeltaRule,
 };
-inline constexpr std::size_t kOperators = 10;
+inline constexpr std::size_t kOperators = 15;
 
 [[nodiscard]] std::string_view operator_name(Operator op);
 
@@ -58,6 +63,19 @@ class ProfiledOps final : public compute::Ops {
   void add(std::size_t count, const float* x, float* y) override;
   void scale(std::size_t count, float factor, float* x) override;
   void softcap(std::size_t count, float cap, float* x) override;
+  void split(std::size_t rows, std::size_t repeats, std::span<const compute::SplitPart> parts,
+             const float* x) override;
+  void gather_rows(std::span<const std::uint32_t> from, std::size_t width, const float* x,
+                   float* y) override;
+  void scatter_add_rows(std::span<const std::uint32_t> to, const float* factors, std::size_t width,
+                        const float* x, float* y) override;
+  void causal_convolution(std::span<const compute::Row> rows, const float* x,
+                          const compute::CausalConvolution& convolution,
+                          const compute::RecurrentView& state, float* y) override;
+  void delta_rule(std::span<const compute::Row> rows, const float* queries_keys,
+                  const float* values, const float* b, const float* a,
+                  const compute::DeltaRule& rule, const compute::RecurrentView& state,
+                  float* y) override;
 
  private:
   // Does `work` and books its time on `op`.

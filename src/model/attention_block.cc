@@ -1,5 +1,7 @@
 #include "model/attention_block.h"
 
+#include <array>
+
 namespace espalier::model {
 
 Result<AttentionBlock> AttentionBlock::bind(const DecoderConfig& decoder,
@@ -10,8 +12,10 @@ Result<AttentionBlock> AttentionBlock::bind(const DecoderConfig& decoder,
   AttentionBlock block;
   block.config_ = config;
   block.norm_epsilon_ = decoder.norm_epsilon;
+  const std::size_t query_outputs =
+      config.output_gate == OutputGate::kSigmoid ? 2 * query_size : query_size;
   const Modules::Part parts[] = {
-      {Module::kQuery, query_size}, {Module::kKey, kv_size}, {Module::kValue, kv_size}};
+      {Module::kQuery, query_outputs}, {Module::kKey, kv_size}, {Module::kValue, kv_size}};
   ESPALIER_TRY(block.query_key_value_,
                modules.linears(parts, Module::kQueryKeyValue, layer, decoder.hidden));
   if (config.head_norms == HeadNorms::kQueryAndKey) {
@@ -19,6 +23,10 @@ Result<AttentionBlock> AttentionBlock::bind(const DecoderConfig& decoder,
                  modules.norm(Module::kQueryNorm, layer, config.head_dim, norm_offset));
     ESPALIER_TRY(block.key_norm_,
                  modules.norm(Module::kKeyNorm, layer, config.head_dim, norm_offset));
+  }
+  if (config.sinks == Sinks::kOnePerHead) {
+    ESPALIER_TRY(block.sinks_,
+                 modules.weights().vector(modules.name(Module::kSinks, layer), config.heads));
   }
   ESPALIER_TRY(block.output_,
                modules.linear(Module::kAttentionOutput, layer, decoder.hidden, query_size));
@@ -31,31 +39,50 @@ void AttentionBlock::forward(compute::Ops& ops, std::span<const compute::Row> ro
   const AttentionConfig& c = config_;
   const std::size_t n = rows.size();
   const compute::Workspace::Frame frame(ops.workspace());
-  float* queries = ops.workspace().floats(n * c.heads * c.head_dim);
+  const std::size_t query_size = c.heads * c.head_dim;
+  float* queries = ops.workspace().floats(n * query_size);
   float* keys = ops.workspace().floats(n * c.kv_heads * c.head_dim);
   float* values = ops.workspace().floats(n * c.kv_heads * c.head_dim);
-  float* attended = ops.workspace().floats(n * c.heads * c.head_dim);
+  float* attended = ops.workspace().floats(n * query_size);
 
-  float* const projected[] = {queries, keys, values};
-  project(ops, n, x, query_key_value_, projected);
+  if (c.output_gate == OutputGate::kSigmoid) {
+    float* gates = ops.workspace().floats(n * query_size);
+    float* gated_queries = ops.workspace().floats(2 * n * query_size);
+    project(ops, n, x, query_key_value_, std::array{gated_queries, keys, values});
+    const compute::SplitPart parts[] = {{c.head_dim, queries, query_size},
+                                        {c.head_dim, gates, query_size}};
+    ops.split(n, c.heads, parts, gated_queries);
+    attend(ops, rows, rope, cache, {queries, keys, values}, attended);
+    ops.gate(n * query_size, gates, attended, compute::Activation::kSigmoid, attended);
+  } else {
+    project(ops, n, x, query_key_value_, std::array{queries, keys, values});
+    attend(ops, rows, rope, cache, {queries, keys, values}, attended);
+  }
+  ops.project(n, attended, output_, y);
+}
+
+void AttentionBlock::attend(compute::Ops& ops, std::span<const compute::Row> rows,
+                            const compute::Rope* rope, const compute::KvView& cache,
+                            const Heads& heads, float* attended) const {
+  const AttentionConfig& c = config_;
+  const std::size_t n = rows.size();
   if (!query_norm_.empty()) {
-    ops.rms_norm(n * c.heads, queries, query_norm_, norm_epsilon_, queries);
-    ops.rms_norm(n * c.kv_heads, keys, key_norm_, norm_epsilon_, keys);
+    ops.rms_norm(n * c.heads, heads.queries, query_norm_, norm_epsilon_, heads.queries);
+    ops.rms_norm(n * c.kv_heads, heads.keys, key_norm_, norm_epsilon_, heads.keys);
   }
   if (rope != nullptr) {
-    ops.rope(rows, c.heads, c.head_dim, *rope, queries);
-    ops.rope(rows, c.kv_heads, c.head_dim, *rope, keys);
+    ops.rope(rows, c.heads, c.head_dim, *rope, heads.queries);
+    ops.rope(rows, c.kv_heads, c.head_dim, *rope, heads.keys);
   }
-  ops.store_kv(rows, keys, values, cache);
+  ops.store_kv(rows, heads.keys, heads.values, cache);
   const compute::Attention attention = {.heads = c.heads,
                                         .kv_heads = c.kv_heads,
                                         .head_dim = c.head_dim,
                                         .scale = c.scale,
                                         .window = c.window,
                                         .softcap = c.softcap,
-                                        .sinks = {}};
-  ops.attention(rows, queries, cache, attention, attended);
-  ops.project(n, attended, output_, y);
+                                        .sinks = sinks_};
+  ops.attention(rows, heads.queries, cache, attention, attended);
 }
 
 }  // namespace espalier::model

@@ -22,10 +22,21 @@ class AttentionBlock {
                const compute::KvView& cache, const float* x, float* y) const;
 
  private:
+  // All [rows, heads of that kind, head_dim].
+  struct Heads {
+    float* queries;
+    float* keys;
+    float* values;
+  };
+
+  // From the projected heads to attended [rows, heads, head_dim].
+  void attend(compute::Ops& ops, std::span<const compute::Row> rows, const compute::Rope* rope,
+              const compute::KvView& cache, const Heads& heads, float* attended) const;
+
   AttentionConfig config_;
   float norm_epsilon_ = 0;
-  JointLinear query_key_value_;
-  std::vector<float> query_norm_, key_norm_;  // empty without
+  JointLinear query_key_value_;                       // the query with its gate, where there is one
+  std::vector<float> query_norm_, key_norm_, sinks_;  // empty without
   compute::Linear output_;
 };
 

@@ -15,22 +15,15 @@ class GgufWeights final : public Weights {
     const std::string tensor_name = fmt::format("{}.weight", name);
     const file::GgufTensor* tensor = gguf_.find_tensor(tensor_name);
     if (tensor == nullptr) return std::optional<pack::Matrix>();
-    if (tensor->dims.size() != 2) {
-      return input_error("{}: tensor '{}' has {} dimensions, expected 2", source(), tensor_name,
-                         tensor->dims.size());
-    }
     return std::optional(tensor->matrix());
   }
 
   Result<std::optional<std::vector<float>>> find_vector(std::string_view name) const override {
     const file::GgufTensor* tensor = gguf_.find_tensor(name);
     if (tensor == nullptr) return std::optional<std::vector<float>>();
-    if (tensor->dims.size() != 1) {
-      return input_error("{}: tensor '{}' has {} dimensions, expected 1", source(), name,
-                         tensor->dims.size());
-    }
-    std::vector<float> values(tensor->dims[0]);
-    pack::decode_rows(tensor->matrix(), 0, 1, values.data());
+    const pack::Matrix matrix = tensor->matrix();
+    std::vector<float> values(matrix.rows * matrix.cols);
+    pack::decode_rows(matrix, 0, matrix.rows, values.data());
     return std::optional(std::move(values));
   }
 

@@ -3,21 +3,23 @@
 #include <cstring>
 
 #include "model/attention_block.h"
+#include "model/delta_net_block.h"
+#include "model/mixture_block.h"
 #include "model/mlp_block.h"
 
 namespace espalier::model {
 namespace {
 
-using compute::KvView;
+using compute::LayerState;
 using compute::Ops;
 using compute::Row;
 using compute::Workspace;
 
 struct Layer {
   std::vector<float> mixer_norm, mixer_post_norm;  // the latter may be empty
-  std::variant<AttentionBlock> mixer;
+  std::variant<AttentionBlock, DeltaNetBlock> mixer;
   std::vector<float> mlp_norm, mlp_post_norm;
-  std::variant<MlpBlock> mlp;
+  std::variant<MlpBlock, MixtureBlock> mlp;
 };
 
 class Decoder final : public Model {
@@ -32,7 +34,7 @@ class Decoder final : public Model {
 
   Status bind(const Modules& modules, float norm_offset);
 
-  void forward(Ops& ops, std::span<const Row> rows, std::span<const KvView> cache,
+  void forward(Ops& ops, std::span<const Row> rows, std::span<const LayerState> cache,
                std::span<const std::size_t> wanted, float* logits) const override;
 
  private:
@@ -40,7 +42,9 @@ class Decoder final : public Model {
   Status bind_head(const Modules& modules);
 
   void mix(Ops& ops, std::span<const Row> rows, const AttentionBlock& attention,
-           const KvView& cache, const float* x, float* y) const;
+           const LayerState& state, const float* x, float* y) const;
+  void mix(Ops& ops, std::span<const Row> rows, const DeltaNetBlock& net, const LayerState& state,
+           const float* x, float* y) const;
 
   // x += post(y), where y is what a block made of the normed x.
   void add(Ops& ops, std::size_t rows, const std::vector<float>& post_norm, float* y,
@@ -61,12 +65,12 @@ Status Decoder::bind(const Modules& modules, float norm_offset) {
     ESPALIER_TRY(Layer layer, bind_layer(modules, norm_offset, l));
     layers_.push_back(std::move(layer));
   }
-  const std::string beyond =
-      fmt::format("{}.weight", modules.name(Module::kAttentionNorm, c.layers.size()));
+  const std::size_t layers = c.layers.size() + c.draft_layers;
+  const std::string beyond = fmt::format("{}.weight", modules.name(Module::kAttentionNorm, layers));
   ESPALIER_TRY(const auto layer_beyond, modules.weights().find_vector(beyond));
   if (layer_beyond) {
     return input_error("{}: has tensor '{}', but its configuration says {} layers; it is cut short",
-                       info_.source, beyond, c.layers.size());
+                       info_.source, beyond, layers);
   }
   ESPALIER_TRY(final_norm_, modules.norm(Module::kFinalNorm, 0, c.hidden, norm_offset));
   return bind_head(modules);
@@ -83,11 +87,22 @@ Result<Layer> Decoder::bind_layer(const Modules& modules, float norm_offset, std
                  modules.norm(Module::kAttentionPostNorm, l, c.hidden, norm_offset));
     ESPALIER_TRY(layer.mlp_post_norm, modules.norm(Module::kMlpPostNorm, l, c.hidden, norm_offset));
   }
-  const auto& attention = std::get<AttentionConfig>(config.mixer);
-  ESPALIER_TRY(layer.mixer, AttentionBlock::bind(c, attention, norm_offset, modules, l));
-  ESPALIER_TRY(layer.mlp, MlpBlock::bind(c, std::get<MlpConfig>(config.mlp), modules, l));
-  info_.layers.push_back(
-      {.kv_heads = attention.kv_heads, .head_dim = attention.head_dim, .window = attention.window});
+  if (const auto* attention = std::get_if<AttentionConfig>(&config.mixer)) {
+    ESPALIER_TRY(layer.mixer, AttentionBlock::bind(c, *attention, norm_offset, modules, l));
+    info_.layers.push_back({.kv_heads = attention->kv_heads,
+                            .head_dim = attention->head_dim,
+                            .window = attention->window});
+  } else {
+    ESPALIER_TRY(DeltaNetBlock net,
+                 DeltaNetBlock::bind(c, std::get<DeltaNetConfig>(config.mixer), modules, l));
+    info_.layers.push_back(net.cache());
+    layer.mixer = std::move(net);
+  }
+  if (const auto* mlp = std::get_if<MlpConfig>(&config.mlp)) {
+    ESPALIER_TRY(layer.mlp, MlpBlock::bind(c, *mlp, modules, l));
+  } else {
+    ESPALIER_TRY(layer.mlp, MixtureBlock::bind(c, std::get<MixtureConfig>(config.mlp), modules, l));
+  }
   return layer;
 }
 
@@ -102,10 +117,16 @@ Status Decoder::bind_head(const Modules& modules) {
 }
 
 void Decoder::mix(Ops& ops, std::span<const Row> rows, const AttentionBlock& attention,
-                  const KvView& cache, const float* x, float* y) const {
+                  const LayerState& state, const float* x, float* y) const {
   const std::size_t rope = attention.config().rope;
+  const compute::KvView& cache = state.kv;
   attention.forward(ops, rows, rope == kNoRope ? nullptr : &config_.ropes[rope].at(cache.capacity),
                     cache, x, y);
+}
+
+void Decoder::mix(Ops& ops, std::span<const Row> rows, const DeltaNetBlock& net,
+                  const LayerState& state, const float* x, float* y) const {
+  net.forward(ops, rows, state.recurrent, x, y);
 }
 
 void Decoder::add(Ops& ops, std::size_t rows, const std::vector<float>& post_norm, float* y,
@@ -114,7 +135,7 @@ void Decoder::add(Ops& ops, std::size_t rows, const std::vector<float>& post_nor
   ops.add(rows * config_.hidden, y, x);
 }
 
-void Decoder::forward(Ops& ops, std::span<const Row> rows, std::span<const KvView> cache,
+void Decoder::forward(Ops& ops, std::span<const Row> rows, std::span<const LayerState> cache,
                       std::span<const std::size_t> wanted, float* logits) const {
   const DecoderConfig& c = config_;
   const std::size_t n = rows.size();
@@ -154,9 +175,10 @@ Result<std::unique_ptr<Model>> load_decoder(const Architecture& architecture, De
     rope.rope.pairs = pairs;
     rope.long_rope.pairs = pairs;
   }
+  const bool whole_norms = gguf || config.whole_norms;
   auto decoder = std::make_unique<Decoder>(architecture.name, std::move(config), weights.source());
   const Modules modules(weights, convention, architecture.names);
-  ESPALIER_CHECK(decoder->bind(modules, gguf ? 0 : architecture.hugging_face_norm_offset));
+  ESPALIER_CHECK(decoder->bind(modules, whole_norms ? 0 : architecture.hugging_face_norm_offset));
   return std::unique_ptr<Model>(std::move(decoder));
 }
 

@@ -144,7 +144,8 @@ Result<DecoderConfig> read_decoder(const Settings& settings, const Weights& weig
   ESPALIER_TRY(LayerRope rope, read_rope(settings, weights,
                                          {.head_dim = attention.head_dim,
                                           .context_length = config.context_length,
-                                          .base = defaults.rope_base}));
+                                          .base = defaults.rope_base,
+                                          .yarn_whole_pairs = defaults.yarn_whole_pairs}));
   config.ropes.push_back(std::move(rope));
   return config;
 }
@@ -196,8 +197,9 @@ Result<float> read_softcap(const Settings& settings, Key key, double fallback) {
 }
 
 std::span<const Architecture* const> architectures() {
-  static constexpr const Architecture* kAll[] = {&kLlama,  &kQwen2,   &kQwen3, &kGemma2,
-                                                 &kGemma3, &kSmolLm3, &kPhi3};
+  static constexpr const Architecture* kAll[] = {&kLlama,  &kQwen2,     &kQwen3,   &kGemma2,
+                                                 &kGemma3, &kSmolLm3,   &kPhi3,    &kQwen3Moe,
+                                                 &kGptOss, &kQwen3Next, &kQwen3_5, &kQwen3_5Moe};
   return kAll;
 }
 

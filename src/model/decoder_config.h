@@ -27,6 +27,13 @@ namespace espalier::model {
 inline constexpr std::size_t kNoRope = std::numeric_limits<std::size_t>::max();
 
 enum class HeadNorms { kNone, kQueryAndKey };
+enum class Sinks { kNone, kOnePerHead };
+
+// What multiplies the heads before the output projection.
+enum class OutputGate {
+  kNone,
+  kSigmoid,  // of as many numbers, which the query projection makes behind each head's query
+};
 
 struct AttentionConfig {
   std::size_t heads = 0;
@@ -37,6 +44,18 @@ struct AttentionConfig {
   std::size_t window = 0;                   // see compute::Attention
   std::size_t rope = 0;                     // index into DecoderConfig::ropes
   HeadNorms head_norms = HeadNorms::kNone;  // RMS norms of every query and key, before RoPE
+  Sinks sinks = Sinks::kNone;               // see compute::Attention
+  OutputGate output_gate = OutputGate::kNone;
+};
+
+// A gated delta net, see compute::DeltaRule.
+struct DeltaNetConfig {
+  std::size_t key_heads = 0;
+  std::size_t value_heads = 0;
+  std::size_t key_dim = 0;
+  std::size_t value_dim = 0;
+  std::size_t kernel = 0;  // of the convolution
+  compute::KeyHeadOrder order = compute::KeyHeadOrder::kGrouped;
 };
 
 struct MlpConfig {
@@ -44,9 +63,26 @@ struct MlpConfig {
   compute::Activation activation = compute::Activation::kSilu;
 };
 
+// How stacked experts lie in a directory.
+enum class ExpertStacks {
+  kUsual,   // [experts, outputs, inputs]; all gates before all ups where one tensor has both
+  kGptOss,  // rows of gates and ups in turn; plain values [experts, inputs, outputs]
+};
+
+// A mixture of experts, see compute::MixtureOfExperts.
+struct MixtureConfig {
+  std::size_t experts = 0;
+  std::size_t top_k = 0;
+  std::size_t hidden = 0;  // of an expert
+  bool renormalize = true;
+  std::size_t shared_hidden = 0;  // of the shared expert; 0: there is none
+  compute::Activation activation = compute::Activation::kSilu;
+  ExpertStacks stacks = ExpertStacks::kUsual;
+};
+
 struct LayerConfig {
-  std::variant<AttentionConfig> mixer;
-  std::variant<MlpConfig> mlp;
+  std::variant<AttentionConfig, DeltaNetConfig> mixer;
+  std::variant<MlpConfig, MixtureConfig> mlp;
 };
 
 enum class LayerNorms {
@@ -72,6 +108,8 @@ struct DecoderConfig {
   Head head = Head::kIfThere;
   std::vector<LayerRope> ropes;
   std::vector<LayerConfig> layers;
+  std::size_t draft_layers = 0;  // that come after these in the file, and do not run
+  bool whole_norms = false;      // the file has norms as in GGUF, see Architecture
 
   // Calls change(attention) for each layer that has attention, or change(attention, layer).
   template <typename Change>
@@ -108,6 +146,7 @@ struct DecoderDefaults {
   std::size_t head_dim = 0;  // 0: hidden / heads
   std::size_t context_length = 0;
   double rope_base = 10000;
+  bool yarn_whole_pairs = true;                                 // see RopeScaling
   compute::Activation activation = compute::Activation::kSilu;  // which it may not contradict
 };
 
@@ -135,7 +174,8 @@ enum class LayerKind { kFull, kSliding, kLinear };
 // --- The architectures, each in a file of its name
 // -------------------------------------------------
 
-extern const Architecture kLlama, kQwen2, kQwen3, kGemma2, kGemma3, kSmolLm3, kPhi3;
+extern const Architecture kLlama, kQwen2, kQwen3, kGemma2, kGemma3, kSmolLm3, kPhi3, kQwen3Moe,
+    kGptOss, kQwen3Next, kQwen3_5, kQwen3_5Moe;
 
 // All of them.
 [[nodiscard]] std::span<const Architecture* const> architectures();

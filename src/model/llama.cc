@@ -1,18 +1,24 @@
 // Llama 1 to 3.x and what else calls itself so (SmolLM2, …), and Mistral 7B, which is a Llama whose
-// layers look back only a window. Touvron et al. (2023); Jiang et al. (2023).
-#include "model/decoder_config.h"
+// layers look back only a window. Touvron et al. (2023); Jiang et al. (2023). Mixtral is either
+// with a mixture of experts: Jiang et al. (2024).
+#include "model/mixture_config.h"
 
 namespace espalier::model {
 namespace {
 
 constexpr Key kExperts = {"expert_count", "num_local_experts"};
 
+constexpr ModuleName kNames[] = {
+    {Module::kRouter, "blk.{}.ffn_gate_inp", "model.layers.{}.block_sparse_moe.gate"},
+};
+
 Result<DecoderConfig> configure(const Settings& settings, const Weights& weights) {
   ESPALIER_TRY(DecoderConfig config, read_decoder(settings, weights));
   ESPALIER_TRY(const auto experts, settings.unsigned_integer(kExperts));
   if (experts.value_or(0) != 0) {
-    return input_error("{}: found {}; mixtures of experts are not supported",
-                       settings.place(kExperts), *experts);
+    const std::size_t mlp_hidden = std::get<MlpConfig>(config.layers[0].mlp).hidden;
+    ESPALIER_TRY(const MixtureConfig mixture, read_mixture(settings, {.hidden = mlp_hidden}));
+    for (LayerConfig& layer : config.layers) layer.mlp = mixture;
   }
   ESPALIER_TRY(const std::size_t window, read_window(settings));
   config.for_each_attention(
@@ -23,8 +29,9 @@ Result<DecoderConfig> configure(const Settings& settings, const Weights& weights
 }  // namespace
 
 const Architecture kLlama = {.name = "llama",
-                             .model_types = {"llama", "mistral"},
+                             .model_types = {"llama", "mistral", "mixtral"},
                              .configure = configure,
+                             .names = kNames,
                              .gguf_rope_pairs = compute::RopePairs::kInterleaved};
 
 }  // namespace espalier::model

@@ -35,6 +35,23 @@ enum class Module {
   kGateUp,  // the two above in one matrix, in this order
   kDown,
   kMlpPostNorm,
+  kSinks,  // a tensor by itself
+  kRouter,
+  kSharedGate,
+  kSharedUp,
+  kSharedDown,
+  kSharedExpertGate,
+  kDeltaQueryKeyValue,
+  kDeltaGate,
+  kDeltaFused,  // the two above in one matrix, key head by key head
+  kDeltaWrite,
+  kDeltaDecay,
+  kDeltaFusedWriteDecay,  // the same of these two
+  kDeltaConvolution,
+  kDeltaRate,      // a tensor by itself
+  kDeltaStepBias,  // a tensor by itself
+  kDeltaNorm,
+  kDeltaOutput,
 };
 
 // A module's name in each container; {} stands for the layer. Its tensors are NAME.weight and
@@ -63,6 +80,24 @@ inline constexpr ModuleName kModuleNames[] = {
     {Module::kUp, "blk.{}.ffn_up", "model.layers.{}.mlp.up_proj"},
     {Module::kGateUp, "blk.{}.ffn_up", "model.layers.{}.mlp.gate_up_proj"},
     {Module::kDown, "blk.{}.ffn_down", "model.layers.{}.mlp.down_proj"},
+    {Module::kRouter, "blk.{}.ffn_gate_inp", "model.layers.{}.mlp.gate"},
+    {Module::kSharedGate, "blk.{}.ffn_gate_shexp", "model.layers.{}.mlp.shared_expert.gate_proj"},
+    {Module::kSharedUp, "blk.{}.ffn_up_shexp", "model.layers.{}.mlp.shared_expert.up_proj"},
+    {Module::kSharedDown, "blk.{}.ffn_down_shexp", "model.layers.{}.mlp.shared_expert.down_proj"},
+    {Module::kSharedExpertGate, "blk.{}.ffn_gate_inp_shexp",
+     "model.layers.{}.mlp.shared_expert_gate"},
+    {Module::kSinks, "blk.{}.attn_sinks.weight", "model.layers.{}.self_attn.sinks"},
+    {Module::kDeltaQueryKeyValue, "blk.{}.attn_qkv", "model.layers.{}.linear_attn.in_proj_qkv"},
+    {Module::kDeltaGate, "blk.{}.attn_gate", "model.layers.{}.linear_attn.in_proj_z"},
+    {Module::kDeltaFused, "blk.{}.ssm_in", "model.layers.{}.linear_attn.in_proj_qkvz"},
+    {Module::kDeltaWrite, "blk.{}.ssm_beta", "model.layers.{}.linear_attn.in_proj_b"},
+    {Module::kDeltaDecay, "blk.{}.ssm_alpha", "model.layers.{}.linear_attn.in_proj_a"},
+    {Module::kDeltaFusedWriteDecay, "blk.{}.ssm_ba", "model.layers.{}.linear_attn.in_proj_ba"},
+    {Module::kDeltaConvolution, "blk.{}.ssm_conv1d", "model.layers.{}.linear_attn.conv1d"},
+    {Module::kDeltaRate, "blk.{}.ssm_a", "model.layers.{}.linear_attn.A_log"},
+    {Module::kDeltaStepBias, "blk.{}.ssm_dt.bias", "model.layers.{}.linear_attn.dt_bias"},
+    {Module::kDeltaNorm, "blk.{}.ssm_norm", "model.layers.{}.linear_attn.norm"},
+    {Module::kDeltaOutput, "blk.{}.ssm_out", "model.layers.{}.linear_attn.out_proj"},
 };
 
 // The name of `module` by `exceptions` or else kModuleNames.

@@ -63,11 +63,11 @@ double stretch_magnitude(double factor, double weight = 1) {
   return factor <= 1 ? 1 : 0.1 * weight * std::log(factor) + 1;
 }
 
-Status read_yarn(const Settings& settings, RopeScaling& scaling) {
+Status read_yarn(const Settings& settings, const RopeShape& shape, RopeScaling& scaling) {
   ESPALIER_TRY(scaling.beta_fast, settings.positive(kBetaFast, scaling.beta_fast));
   ESPALIER_TRY(scaling.beta_slow, settings.positive(kBetaSlow, scaling.beta_slow));
   ESPALIER_TRY(const auto whole_pairs, settings.boolean(kWholePairs));
-  scaling.whole_pairs = whole_pairs.value_or(true);
+  scaling.whole_pairs = whole_pairs.value_or(shape.yarn_whole_pairs);
   ESPALIER_TRY(const auto magnitude, settings.number(kMagnitude));
   ESPALIER_TRY(const auto mscale, settings.number(kMscale));
   ESPALIER_TRY(const auto mscale_all_dim, settings.number(kMscaleAllDim));
@@ -194,7 +194,7 @@ Result<LayerRope> read_scaled_rope(const Settings& settings, const Settings& sec
     case RopeScalingKind::kLongRope:
       return read_long_rope(section, weights, dims, base, scaling);
     case RopeScalingKind::kYarn:
-      ESPALIER_CHECK(read_yarn(section, scaling));
+      ESPALIER_CHECK(read_yarn(section, shape, scaling));
       break;
     case RopeScalingKind::kLlama3:
       ESPALIER_CHECK(read_llama3(section, scaling));

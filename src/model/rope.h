@@ -55,7 +55,8 @@ struct LayerRope {
 struct RopeShape {
   std::size_t head_dim = 0;
   std::size_t context_length = 0;
-  double base = 10000;  // where the file has none
+  double base = 10000;           // where the file has none
+  bool yarn_whole_pairs = true;  // the same
 };
 
 // The RoPE of all layers or, where sliding ones have their own, of the others.

@@ -20,11 +20,12 @@ class Weights {
   [[nodiscard]] virtual const std::string& source() const = 0;
 
   // The matrix of module `name`, such as "blk.0.attn_q" or "model.layers.0.self_attn.q_proj", in
-  // the form it is stored in; nothing when there is none.
+  // the form it is stored in; nothing when there is none. Of more than two dimensions, all but the
+  // last become rows.
   [[nodiscard]] virtual Result<std::optional<pack::Matrix>> find_matrix(
       std::string_view name) const = 0;
 
-  // The one-dimensional tensor `name`, such as "blk.0.attn_q.bias", as floats.
+  // The tensor `name`, such as "blk.0.attn_q.bias", as floats in the order in which it has them.
   [[nodiscard]] virtual Result<std::optional<std::vector<float>>> find_vector(
       std::string_view name) const = 0;
 

@@ -12,6 +12,7 @@
 #include "pack/micro_scaling.h"
 #include "pack/mlx.h"
 #include "pack/plain.h"
+#include "pack/transposed.h"
 
 namespace espalier::pack {
 namespace {
@@ -149,6 +150,10 @@ constexpr auto kFormats = std::to_array<Format>({
     int4_format<Int4Layout::kCtAsymmetric>("CT-ASYM-4-g64", 64),
     int4_format<Int4Layout::kCtAsymmetric>("CT-ASYM-4-g128", 128),
     int4_format<Int4Layout::kCtAsymmetric>("CT-ASYM-4-row", kWholeRow),
+
+    transposed_format<PlainF32>("F32-T"),
+    transposed_format<PlainF16>("F16-T"),
+    transposed_format<PlainBF16>("BF16-T"),
 });
 // clang-format on
 

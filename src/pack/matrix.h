@@ -20,7 +20,7 @@ struct Matrix;
 struct PackedMatrix;
 
 // Who defined the format. It says which members of Matrix are used.
-enum class Family { kGguf, kMlx, kExl3, kGptq, kAwq, kCompressedTensors };
+enum class Family { kGguf, kMlx, kExl3, kGptq, kAwq, kCompressedTensors, kTransposed };
 
 inline constexpr std::uint32_t kNoGgmlType = 0xffffffffu;
 

@@ -26,8 +26,6 @@ namespace {
 struct Group {
   float scale = 0;
   float offset = 0;
-
-  friend bool operator==(const Group&, const Group&) = default;
 };
 
 // --- Reading groups ------------------------------------------------------------------------------

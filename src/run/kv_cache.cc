@@ -2,30 +2,50 @@
 
 #include <sys/mman.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <initializer_list>
+#include <optional>
+#include <utility>
 
 #include "base/bytes.h"
 
 namespace espalier::run {
 
+namespace {
+
+// The bytes that so many take, in whole cache lines; nothing if that overflows.
+std::optional<std::uint64_t> product(std::initializer_list<std::uint64_t> factors) {
+  std::optional<std::uint64_t> bytes = 1;
+  for (const std::uint64_t factor : factors) {
+    if (bytes) bytes = checked_mul(*bytes, factor);
+  }
+  if (bytes) bytes = checked_add(*bytes, 63);
+  return bytes ? std::optional(*bytes / 64 * 64) : std::nullopt;
+}
+
+}  // namespace
+
 void KvCache::Unmap::operator()(std::byte* memory) const { ::munmap(memory, bytes); }
 
 Result<KvCache> KvCache::create(const model::ModelInfo& model, std::size_t sequences,
                                 std::size_t capacity, compute::KvType type) {
-  std::vector<std::uint64_t> half_layers;  // bytes of a layer's keys, and again of its values
+  // Bytes of each layer's keys, values, and two states of a recurrence.
+  std::vector<std::array<std::uint64_t, 4>> sizes;
   std::optional<std::uint64_t> bytes = 0;
   for (const model::LayerCache& layer : model.layers) {
-    std::optional<std::uint64_t> half = compute::element_bytes(type);
-    for (const std::size_t factor : {sequences, capacity, layer.kv_heads, layer.head_dim}) {
-      if (half) half = checked_mul(*half, factor);
+    const std::size_t head_bytes = compute::element_bytes(type) * layer.head_dim;
+    const auto half = product({sequences, capacity, layer.kv_heads, head_bytes});
+    const auto convolution = product({sequences, layer.convolution_size, sizeof(float)});
+    const auto memory = product({sequences, layer.memory_size, sizeof(float)});
+    for (const auto& part : {half, half, convolution, memory}) {
+      bytes = bytes && part ? checked_add(*bytes, *part) : std::nullopt;
     }
-    if (bytes && half) bytes = checked_add(*bytes, *half);
-    if (bytes && half) bytes = checked_add(*bytes, *half);
-    if (!bytes || !half) {
+    if (!bytes) {
       return input_error("{}: a cache of {} positions is too large", model.source, capacity);
     }
-    half_layers.push_back(*half);
+    sizes.push_back({*half, *half, *convolution, *memory});
   }
 
   void* memory = ::mmap(nullptr, *bytes, PROT_READ | PROT_WRITE,
@@ -37,14 +57,21 @@ Result<KvCache> KvCache::create(const model::ModelInfo& model, std::size_t seque
   KvCache cache(static_cast<std::byte*>(memory), *bytes);
   cache.capacity_ = capacity;
   std::byte* next = cache.memory_.get();
+  const auto take = [&next](std::uint64_t size) { return std::exchange(next, next + size); };
   for (std::size_t l = 0; l < model.layers.size(); ++l) {
-    cache.layers_.push_back({.type = type,
-                             .keys = next,
-                             .values = next + half_layers[l],
-                             .kv_heads = model.layers[l].kv_heads,
-                             .head_dim = model.layers[l].head_dim,
-                             .capacity = capacity});
-    next += 2 * half_layers[l];
+    const model::LayerCache& layer = model.layers[l];
+    compute::LayerState state;
+    state.kv = {.type = type,
+                .keys = take(sizes[l][0]),
+                .values = take(sizes[l][1]),
+                .kv_heads = layer.kv_heads,
+                .head_dim = layer.head_dim,
+                .capacity = capacity};
+    state.recurrent = {.convolution = reinterpret_cast<float*>(take(sizes[l][2])),
+                       .memory = reinterpret_cast<float*>(take(sizes[l][3])),
+                       .convolution_size = layer.convolution_size,
+                       .memory_size = layer.memory_size};
+    cache.layers_.push_back(state);
   }
   return cache;
 }

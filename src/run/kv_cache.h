@@ -1,4 +1,5 @@
-// The keys and values of all positions that sequences have seen.
+// What the layers of a model remember of sequences: keys and values of all positions, and the
+// states of recurrences.
 #pragma once
 
 #include <memory>
@@ -6,7 +7,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "compute/kv_view.h"
+#include "compute/layer_state.h"
 #include "model/model.h"
 
 namespace espalier::run {
@@ -18,8 +19,8 @@ class KvCache {
   static Result<KvCache> create(const model::ModelInfo& model, std::size_t sequences,
                                 std::size_t capacity, compute::KvType type);
 
-  // One view per layer.
-  [[nodiscard]] std::span<const compute::KvView> layers() const { return layers_; }
+  // One per layer.
+  [[nodiscard]] std::span<const compute::LayerState> layers() const { return layers_; }
   [[nodiscard]] std::size_t capacity() const { return capacity_; }
 
  private:
@@ -31,7 +32,7 @@ class KvCache {
   KvCache(std::byte* memory, std::size_t bytes) : memory_(memory, Unmap{bytes}) {}
 
   std::unique_ptr<std::byte, Unmap> memory_;
-  std::vector<compute::KvView> layers_;
+  std::vector<compute::LayerState> layers_;
   std::size_t capacity_ = 0;
 };
 

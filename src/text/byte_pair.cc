@@ -101,7 +101,8 @@ Status BytePairEncoder::read_merges(const Vocabulary& vocabulary) {
   // Parts of a merge may be tokens that text cannot become; then the merge is of no use.
   std::unordered_map<std::string_view, TokenId> others;
   for (std::size_t i = 0; i < tokens_.pieces.size(); ++i) {
-    if (!is_text(vocabulary.types[i])) others.emplace(tokens_.pieces[i], static_cast<TokenId>(i));
+    if (is_text(vocabulary.types[i], options_.spelling)) continue;
+    others.emplace(tokens_.pieces[i], static_cast<TokenId>(i));
   }
   merges_.reserve(vocabulary.merges.size());
   for (std::size_t rank = 0; rank < vocabulary.merges.size(); ++rank) {

@@ -3,7 +3,6 @@
 #include <array>
 #include <cstdio>
 
-#include "base/mapped_file.h"
 #include "base/printable.h"
 
 namespace espalier::text {
@@ -12,33 +11,10 @@ namespace {
 using jinja::Origin;
 using jinja::Value;
 
-// A template in a JSON document: a string, or a list of {name, template}.
-std::optional<std::string> template_in(const file::Json& document) {
-  const auto found = document.find("chat_template");
-  if (found == document.end()) return std::nullopt;
-  if (found->is_string()) return found->get<std::string>();
-  if (!found->is_array()) return std::nullopt;
-  for (const file::Json& entry : *found) {
-    if (!entry.is_object()) continue;
-    const auto name = entry.find("name");
-    const auto source = entry.find("template");
-    if (name != entry.end() && *name == "default" && source != entry.end() && source->is_string()) {
-      return source->get<std::string>();
-    }
-  }
-  return std::nullopt;
-}
-
-Result<std::optional<std::string>> find_in_directory(const file::HfDirectory& directory) {
-  if (const auto path = directory.find_file("chat_template.jinja")) {
-    ESPALIER_TRY(const MappedFile mapped, MappedFile::open(*path));
-    return std::optional(std::string(as_text(mapped.bytes())));
-  }
-  for (const char* name : {"chat_template.json", "tokenizer_config.json"}) {
-    const auto path = directory.find_file(name);
-    if (!path) continue;
-    ESPALIER_TRY(const file::Json document, file::read_json(*path));
-    if (auto source = template_in(document)) return source;
+Result<std::optional<std::string>> find_in_directory(const std::filesystem::path& directory) {
+  ESPALIER_TRY(std::vector<NamedTemplate> templates, chat_templates(directory));
+  for (NamedTemplate& candidate : templates) {
+    if (candidate.name == "default") return std::optional(std::move(candidate.source));
   }
   return std::optional<std::string>();
 }
@@ -69,7 +45,7 @@ Result<Value> message_value(const ChatMessage& message) {
 
 Result<std::optional<std::string>> find_chat_template(const file::Container& container) {
   if (const auto* directory = std::get_if<file::HfDirectory>(&container)) {
-    return find_in_directory(*directory);
+    return find_in_directory(directory->name());
   }
   ESPALIER_TRY(const auto source,
                std::get<file::Gguf>(container).string("tokenizer.chat_template"));

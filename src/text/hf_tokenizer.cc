@@ -439,8 +439,8 @@ Result<std::unique_ptr<Tokenizer>> tokenizer_from_directory(
   return finish(std::move(draft));
 }
 
-Result<std::vector<ChatTemplate>> chat_templates(const std::filesystem::path& directory) {
-  std::vector<ChatTemplate> templates;
+Result<std::vector<NamedTemplate>> chat_templates(const std::filesystem::path& directory) {
+  std::vector<NamedTemplate> templates;
   const std::filesystem::path file = directory / "chat_template.jinja";
   std::error_code error;
   if (std::filesystem::exists(file, error)) {

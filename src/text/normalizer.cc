@@ -130,7 +130,7 @@ NormalizerStep replace(Pattern pattern, std::string replacement) {
 NormalizerStep strip_accents() {
   return [](const std::string& text, Rewriter& out) {
     for_each_character(text, out, [&](std::size_t begin, std::size_t length, char32_t code) {
-      if (!is_nonspacing_mark(code)) out.keep(begin, length);
+      if (!is_mark(code)) out.keep(begin, length);
     });
   };
 }

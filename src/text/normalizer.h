@@ -37,7 +37,7 @@ void for_each_match(const Pattern& pattern, std::string_view text,
 // `replacement` for every match of the pattern.
 [[nodiscard]] NormalizerStep replace(Pattern pattern, std::string replacement);
 
-// Without the marks of category Mn.
+// Without marks.
 [[nodiscard]] NormalizerStep strip_accents();
 
 enum class Side { kLeft, kRight };

@@ -4,9 +4,9 @@
 
 namespace espalier::text {
 
-bool is_text(TokenType type) {
+bool is_text(TokenType type, Spelling spelling) {
   return type == TokenType::kNormal || type == TokenType::kUserDefined ||
-         type == TokenType::kUnused;
+         type == TokenType::kUnused || (type == TokenType::kByte && spelling == Spelling::kPlain);
 }
 
 TextTokens::TextTokens(const Vocabulary& vocabulary, std::vector<std::string> spelled,
@@ -17,7 +17,8 @@ TextTokens::TextTokens(const Vocabulary& vocabulary, std::vector<std::string> sp
   const auto add = [&](bool normal) {
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       const TokenType type = vocabulary.types[i];
-      if ((type == TokenType::kNormal) != normal || !is_text(type) || pieces[i].empty()) continue;
+      if ((type == TokenType::kNormal) != normal || !is_text(type, spelling)) continue;
+      if (pieces[i].empty()) continue;
       // A byte-level text that spells no bytes is not reached by any.
       if (normal && spelling == Spelling::kByteLevel &&
           !spelled_bytes(vocabulary.tokens[i], spelling)) {
@@ -30,7 +31,8 @@ TextTokens::TextTokens(const Vocabulary& vocabulary, std::vector<std::string> sp
   add(false);
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     if (vocabulary.types[i] != TokenType::kByte) continue;
-    TokenId& byte = bytes[static_cast<unsigned char>(pieces[i][0])];
+    const char value = byte_token(vocabulary.tokens[i]).value_or('\0');
+    TokenId& byte = bytes[static_cast<unsigned char>(value)];
     if (byte == kNoToken) byte = static_cast<TokenId>(i);
   }
   if (spelling == Spelling::kPlain) return;

@@ -13,8 +13,10 @@ namespace espalier::text {
 
 inline constexpr TokenId kNoToken = -1;
 
-// Control tokens are not among what text can become, however they are spelled.
-[[nodiscard]] bool is_text(TokenType type);
+// Control tokens are not among what text can become, however they are spelled. Byte tokens are only
+// with Spelling::kPlain: there the text <0x0A> becomes the token of that name, as in Hugging Face's
+// tokenizers.
+[[nodiscard]] bool is_text(TokenType type, Spelling spelling);
 
 struct TextTokens {
   std::vector<std::string> pieces;                      // by id

@@ -99,12 +99,13 @@ Result<std::string> Tokenizer::piece(TokenId id, ControlTokens control) const {
   if (id < 0 || static_cast<std::size_t>(id) >= pieces.size()) {
     return input_error("token id {} is out of range, expected 0 to {}", id, pieces.size() - 1);
   }
+  if (control == ControlTokens::kSkip && is_hidden(id)) return std::string();
+  return pieces[static_cast<std::size_t>(id)];
+}
+
+bool Tokenizer::is_hidden(TokenId id) const {
   const auto index = static_cast<std::size_t>(id);
-  if (control == ControlTokens::kSkip &&
-      (is_control(parts_->types[index]) || parts_->ends[index])) {
-    return std::string();
-  }
-  return pieces[index];
+  return is_control(parts_->types[index]) || parts_->ends[index];
 }
 
 Result<std::string> Tokenizer::decode(std::span<const TokenId> ids, ControlTokens control) const {
@@ -119,10 +120,13 @@ Result<std::string> Tokenizer::decode(std::span<const TokenId> ids, ControlToken
 Result<std::string> Tokenizer::detokenize(std::span<const TokenId> ids,
                                           ControlTokens control) const {
   std::string text;
+  bool first = parts_->drops_first_spaces;
   for (const TokenId id : ids) {
     ESPALIER_TRY(std::string bytes, piece(id, control));
-    if (text.empty() && parts_->drops_first_spaces) std::erase(bytes, ' ');
+    if (control == ControlTokens::kSkip && is_hidden(id)) continue;
+    if (first) std::erase(bytes, ' ');
     text += bytes;
+    first = false;
   }
   for (const Trim& trim : parts_->trims) apply(trim, text);
   return text;

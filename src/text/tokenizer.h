@@ -76,6 +76,8 @@ class Tokenizer {
   [[nodiscard]] std::optional<TokenId> end_of_sequence() const;
 
  private:
+  [[nodiscard]] bool is_hidden(TokenId id) const;  // by ControlTokens::kSkip
+
   std::unique_ptr<const TokenizerParts> parts_;
 };
 
@@ -96,14 +98,14 @@ class Tokenizer {
                                                                      const std::string& name);
 
 // A template that makes a text of a conversation, in the language of Jinja.
-struct ChatTemplate {
+struct NamedTemplate {
   std::string name;  // "default", "tool_use", "rag", …
   std::string source;
 };
 
 // The templates of a Hugging Face directory, from chat_template.jinja, tokenizer_config.json and
 // chat_template.json in this order; of equal names the first is meant. None if there are none.
-[[nodiscard]] Result<std::vector<ChatTemplate>> chat_templates(
+[[nodiscard]] Result<std::vector<NamedTemplate>> chat_templates(
     const std::filesystem::path& directory);
 
 }  // namespace espalier::text

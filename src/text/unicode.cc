@@ -15,9 +15,16 @@ utf8proc_category_t category(char32_t code) {
   return utf8proc_category(static_cast<utf8proc_int32_t>(code));
 }
 
-bool is_mark(char32_t code) {
-  const utf8proc_category_t of = category(code);
-  return of == UTF8PROC_CATEGORY_MN || of == UTF8PROC_CATEGORY_MC || of == UTF8PROC_CATEGORY_ME;
+// Characters that came after Unicode 11 and have a decomposition.
+bool is_later(char32_t code) {
+  struct Range {
+    char32_t first, last;
+  };
+  constexpr Range kLater[] = {{0x32ff, 0x32ff},   {0xa7f2, 0xa7f4},   {0xab69, 0xab69},
+                              {0x10781, 0x107ba}, {0x11938, 0x11938}, {0x1e030, 0x1e06d},
+                              {0x1f16c, 0x1f16c}, {0x1fbf0, 0x1fbf9}};
+  return std::any_of(std::begin(kLater), std::end(kLater),
+                     [&](const Range& range) { return range.first <= code && code <= range.last; });
 }
 
 void append_utf8(utf8proc_int32_t code, std::string& text) {
@@ -64,7 +71,7 @@ class Normalizer {
     std::array<utf8proc_int32_t, 32> parts;  // no decomposition is longer than 18
     utf8proc_ssize_t count =
         utf8proc_decompose_char(code, parts.data(), parts.size(), options_, nullptr);
-    if (count <= 0 || count > static_cast<utf8proc_ssize_t>(parts.size())) {
+    if (count <= 0 || count > static_cast<utf8proc_ssize_t>(parts.size()) || is_later(character)) {
       parts[0] = code;
       count = 1;
     }
@@ -128,7 +135,10 @@ bool is_word_character(char32_t code) {
   }
 }
 
-bool is_nonspacing_mark(char32_t code) { return category(code) == UTF8PROC_CATEGORY_MN; }
+bool is_mark(char32_t code) {
+  const utf8proc_category_t of = category(code);
+  return of == UTF8PROC_CATEGORY_MN || of == UTF8PROC_CATEGORY_MC || of == UTF8PROC_CATEGORY_ME;
+}
 
 std::size_t leading_space(std::string_view text) {
   std::size_t end = 0;

@@ -14,8 +14,8 @@ namespace espalier::text {
 // What \w is in Unicode Technical Standard #18: letters, marks, decimal digits and connectors.
 [[nodiscard]] bool is_word_character(char32_t code);
 
-// The general category Mn: accents and other marks that take no room of their own.
-[[nodiscard]] bool is_nonspacing_mark(char32_t code);
+// The general category M: accents, vowel signs and other marks.
+[[nodiscard]] bool is_mark(char32_t code);
 
 // Length of the white space that `text` begins or ends with.
 [[nodiscard]] std::size_t leading_space(std::string_view text);
@@ -29,8 +29,10 @@ namespace espalier::text {
 
 enum class NormalForm { kC, kD, kKC, kKD };
 
-// `text` in a normalization form (Unicode Standard Annex #15). Bytes that are not UTF-8 stay as
-// they are. The time is that of sorting the marks of each character: O(n log n).
+// `text` in a normalization form (Unicode Standard Annex #15), as of Unicode 11, by which Hugging
+// Face's tokenizers and so the models' training data were normalized: characters that came later
+// stay as they are. So do bytes that are not UTF-8. The time is that of sorting the marks of each
+// character: O(n log n).
 void normalize(NormalForm form, std::string_view text, Rewriter& out);
 [[nodiscard]] std::string normalized(NormalForm form, std::string_view text);
 

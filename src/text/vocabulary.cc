@@ -180,7 +180,8 @@ Result<std::vector<std::string>> token_pieces(const Vocabulary& vocabulary, Spel
               "expected a text like '<0x0A>'",
               vocabulary.name, i, printable(text));
         }
-        pieces.emplace_back(1, *byte);
+        pieces.emplace_back(spelling == Spelling::kPlain ? std::string(text)
+                                                         : std::string(1, *byte));
         break;
       }
       case TokenType::kNormal:

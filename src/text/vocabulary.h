@@ -70,8 +70,9 @@ void find_ends(Vocabulary& vocabulary, std::span<const TokenType> types);
 // The byte of a byte token's text, <0x0A>.
 [[nodiscard]] std::optional<char> byte_token(std::string_view text);
 
-// The bytes that each token stands for. A byte-level text with a character that stands for no byte
-// is taken as it is, as are those of control and user-defined tokens.
+// How each token is spelled: the bytes that it stands for. A byte-level text with a character that
+// stands for no byte is taken as it is, as are those of control and user-defined tokens, and with
+// Spelling::kPlain all.
 [[nodiscard]] Result<std::vector<std::string>> token_pieces(const Vocabulary& vocabulary,
                                                             Spelling spelling);
 

@@ -14,6 +14,7 @@
 #include "compute/reference/reference.h"
 #include "hwy/highway.h"
 #include "pack/exl3.h"
+#include "pack/grouped_int4.h"
 
 namespace espalier::cpu {
 namespace {
@@ -31,7 +32,7 @@ const FormatCase kFormats[] = {
     {"Q5_1", {0, 2}, true},   {"Q8_0", {0}, true},    {"IQ4_NL", {0}, true},
     {"Q2_K", {80, 82}, true}, {"Q3_K", {108}, true},  {"Q4_K", {0, 2}, true},
     {"Q5_K", {0, 2}, true},   {"Q6_K", {208}, true},  {"IQ4_XS", {0}, true},
-    {"TQ2_0", {64}, true},    {"NVFP4", {}, true},
+    {"TQ2_0", {64}, true},    {"NVFP4", {}, true},    {"MXFP4", {}, true},
 };
 
 const Activations kActivations[] = {Activations::kFloat32, Activations::kCoded};
@@ -57,6 +58,21 @@ class CpuProject : public testing::TestWithParam<std::int64_t> {
     return x;
   }
 
+  std::vector<std::byte> random_bytes(std::size_t count) {
+    std::vector<std::byte> bytes(count);
+    for (std::byte& byte : bytes) byte = static_cast<std::byte>(random_());
+    return bytes;
+  }
+
+  std::vector<std::byte> random_halves(std::size_t count) {
+    std::vector<std::byte> halves(count * 2);
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::uint16_t bits = float_to_half(uniform());
+      std::memcpy(halves.data() + i * 2, &bits, 2);
+    }
+    return halves;
+  }
+
   // A matrix of random codes; `scale` gives the half-precision numbers.
   template <typename Scale>
   pack::PackedMatrix matrix(const FormatCase& format, std::size_t rows, std::size_t cols,
@@ -80,6 +96,7 @@ class CpuProject : public testing::TestWithParam<std::int64_t> {
           const std::uint16_t bits = float_to_half(scale());
           std::memcpy(at + offset, &bits, 2);
         }
+        if (format.name == "MXFP4") *at = static_cast<std::byte>(115 + random_() % 16);
       }
     }
     packed.view = *pack::block_matrix(f, rows, cols, packed.data);
@@ -177,29 +194,83 @@ TEST_P(CpuProject, EveryGgufFormat) {
   }
 }
 
-TEST_P(CpuProject, Exl3WithItsRotations) {
-  const std::size_t rows = 200;  // padded to 256
-  const std::size_t cols = 256;
-  const pack::Format& format = *pack::find_format("EXL3-MUL1-3");
-  std::vector<std::byte> trellis(256 * 256 * 3 / 8);
-  for (std::byte& byte : trellis) byte = static_cast<std::byte>(random_());
-  const auto scales = [&](std::size_t count) {
-    std::vector<std::byte> halves(count * 2);
-    for (std::size_t i = 0; i < count; ++i) {
-      const std::uint16_t bits = float_to_half(uniform());
-      std::memcpy(halves.data() + i * 2, &bits, 2);
+// Formats of Hugging Face directories: scales and zero points lie apart from the codes.
+TEST_P(CpuProject, EveryMlxFormat) {
+  for (const pack::Format& format : pack::formats()) {
+    if (format.family != pack::Family::kMlx) continue;
+    for (const std::size_t outputs : {1, 35}) {
+      const std::size_t cols = 640;
+      const std::vector<float> values = activations(outputs * cols);
+      const auto w = format.encode(format, values, outputs, cols);
+      ASSERT_TRUE(w) << w.error().message;
+      for (const std::size_t rows : {1, 5}) {
+        const std::vector<float> x = activations(rows * cols);
+        expect_product(x, w->view, true, product(2, x, w->view, Activations::kCoded));
+      }
     }
-    return halves;
-  };
-  const std::vector<std::byte> suh = scales(cols);
-  const std::vector<std::byte> svh = scales(pack::exl3_padded(rows));
-  const auto w = pack::exl3_matrix(format, rows, cols, trellis, suh, svh);
-  ASSERT_TRUE(w) << w.error().message;
-  const std::vector<float> x = activations(3 * cols);
-  std::vector<float> expected(3 * rows);
-  reference::project(3, x.data(), *w, expected.data());
-  const std::vector<float> y = product(2, x, *w, Activations::kCoded);
-  for (std::size_t i = 0; i < y.size(); ++i) ASSERT_NEAR(y[i], expected[i], 2e-4) << i;
+  }
+}
+
+TEST_P(CpuProject, EveryFormatOf4BitIntegers) {
+  for (const pack::Format& format : pack::formats()) {
+    const bool tensors = format.family == pack::Family::kCompressedTensors;
+    if (!tensors && format.family != pack::Family::kGptq && format.family != pack::Family::kAwq) {
+      continue;
+    }
+    const std::size_t cols = 640;
+    const std::size_t outputs = 40;
+    const std::size_t groups = format.name.ends_with("-row") ? 1 : cols / format.block_values;
+    const std::vector<std::byte> codes = random_bytes(outputs * cols / 2);
+    const bool symmetric = format.name.starts_with("CT-SYM");
+    const std::vector<std::byte> zeros = random_bytes(symmetric ? 0 : outputs / 8 * groups * 4);
+    const std::vector<std::byte> scales = random_halves(outputs * groups);
+    for (const bool ordered : {true, false}) {
+      // Act-order: each input has a group of its own.
+      std::vector<std::int32_t> group_of(cols);
+      for (std::int32_t& group : group_of) {
+        group = static_cast<std::int32_t>(random_() % groups);
+      }
+      if (!ordered && format.family != pack::Family::kGptq) continue;
+      const auto w =
+          pack::int4_matrix(format, outputs, cols, codes, scales, pack::ScaleType::kF16, zeros,
+                            ordered ? Bytes() : std::as_bytes(std::span(group_of)));
+      ASSERT_TRUE(w) << w.error().message;
+      const std::vector<float> x = activations(5 * cols);
+      expect_product(x, *w, true, product(2, x, *w, Activations::kCoded));
+    }
+  }
+}
+
+// Integer kernels leave out that a MUL1 weight is rounded to half precision: 2^-12 of it at most.
+TEST_P(CpuProject, Exl3WithItsRotations) {
+  for (const pack::Format& format : pack::formats()) {
+    if (!format.name.starts_with("EXL3-") || format.dequantize_rows == nullptr) continue;
+    const std::size_t rows = 200;  // padded to 256
+    const std::size_t cols = 250;  // the same
+    const std::vector<std::byte> trellis = random_bytes(256 * format.block_bytes);
+    const std::vector<std::byte> suh = random_halves(pack::exl3_padded(cols));
+    const std::vector<std::byte> svh = random_halves(pack::exl3_padded(rows));
+    const auto w = pack::exl3_matrix(format, rows, cols, trellis, suh, svh);
+    ASSERT_TRUE(w) << w.error().message;
+    const std::vector<float> x = activations(6 * cols);
+    std::vector<float> expected(6 * rows);
+    reference::project(6, x.data(), *w, expected.data());
+    const std::vector<float> y = product(2, x, *w, Activations::kCoded);
+    for (std::size_t r = 0; r < 6; ++r) {
+      double error = 0;
+      double norm = 0;
+      for (std::size_t o = r * rows; o < (r + 1) * rows; ++o) {
+        error += std::pow(y[o] - expected[o], 2);
+        norm += std::pow(expected[o], 2);
+      }
+      EXPECT_LT(std::sqrt(error / norm), 4e-4) << format.name;
+      const std::vector<float> one(x.begin() + static_cast<std::ptrdiff_t>(r * cols),
+                                   x.begin() + static_cast<std::ptrdiff_t>((r + 1) * cols));
+      const std::vector<float> alone(y.begin() + static_cast<std::ptrdiff_t>(r * rows),
+                                     y.begin() + static_cast<std::ptrdiff_t>((r + 1) * rows));
+      EXPECT_EQ(product(1, one, *w, Activations::kCoded), alone) << format.name;
+    }
+  }
 }
 
 TEST_P(CpuProject, RowsHaveTheSameBitsInAnyCompany) {

@@ -309,6 +309,34 @@ TEST_F(HfDirectories, ReadMlxOverridesExpertsAndModes) {
               HasSubstr("'m.global_scale' is F32 of shape [2], expected one F32"));
 }
 
+// gpt-oss: 3 experts of 5 rows, whose nibbles are consecutive values.
+TEST_F(HfDirectories, ReadStackedMxfp4) {
+  const std::string method = "{'quantization_config': {'quant_method': 'mxfp4'}}";
+  std::string codes(3 * 5 * 2 * 16, '\0');
+  codes[16 * 2 * 5] = '\x21';  // expert 1: 0.5, 1
+  std::string scales(3 * 5 * 2, '\x7f');
+  scales[2 * 5] = '\x81';  // 4
+  const std::vector<Spec> good = {{"m_blocks", Dtype::kU8, {3, 5, 2, 16}, codes},
+                                  {"m_scales", Dtype::kU8, {3, 5, 2}, scales}};
+  const auto experts = find(method, good);
+  ASSERT_TRUE(experts) << experts.error().message;
+  EXPECT_EQ((*experts)->format, pack::find_format("MLX-MXFP4"));
+  EXPECT_EQ((*experts)->rows, 15u);
+  EXPECT_EQ((*experts)->cols, 64u);
+  std::vector<float> row(64);
+  pack::decode_rows(**experts, 5, 1, row.data());
+  EXPECT_EQ(row[0], 2);
+  EXPECT_EQ(row[1], 4);
+  EXPECT_EQ(row[2], 0);
+
+  EXPECT_THAT(find_error(method, without(good, "m_scales")),
+              HasSubstr("tensor 'm_scales' is missing"));
+  EXPECT_THAT(find_error(method, with(good, {"m_scales", Dtype::kU8, {3, 5, 1}})),
+              HasSubstr("'m_scales' has shape [3, 5, 1], expected [3, 5, 2]"));
+  EXPECT_THAT(find_error(method, with(good, {"m_blocks", Dtype::kU8, {3, 5, 2, 8}})),
+              HasSubstr("'m_blocks' has shape [3, 5, 2, 8], expected blocks of 16 bytes"));
+}
+
 TEST_F(HfDirectories, ReadGptq) {
   const std::vector<Spec> good = {{"m.qweight", Dtype::kI32, {8, 16}},
                                   {"m.qzeros", Dtype::kI32, {2, 2}},

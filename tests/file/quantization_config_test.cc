@@ -44,13 +44,17 @@ TEST(QuantizationConfig, IsNothingForPlainModels) {
 }
 
 TEST(QuantizationConfig, SaysWhatToDoAboutOtherMethods) {
-  for (const std::string method : {"bitsandbytes", "fp8", "hqq", "mxfp4"}) {
+  for (const std::string method : {"bitsandbytes", "fp8", "hqq"}) {
     EXPECT_THAT(error_of("{'quant_method':'" + method + "'}"),
                 HasSubstr("quant_method '" + method + "' is not supported: take the unquantized"));
   }
   EXPECT_THAT(error_of("{}"), HasSubstr("key 'quant_method' is missing"));
   EXPECT_THAT(error_of("{'quant_method':4}"), HasSubstr("'quant_method' is an integer"));
   EXPECT_THAT(error_of("[]"), HasSubstr("'quantization_config' is an array, expected an object"));
+}
+
+TEST(QuantizationConfig, ReadsMxfp4) {
+  config_of<Mxfp4Config>("{'quant_method':'mxfp4','modules_to_not_convert':['lm_head']}");
 }
 
 TEST(QuantizationConfig, ReadsExl3) {

@@ -1,4 +1,5 @@
 // config.json that is incomplete, contradicts itself or the tensors, or asks for what there is not.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/mapped_file.h"
@@ -29,9 +30,9 @@ TEST(HfConfig, NeedsAnArchitectureItKnows) {
   EXPECT_EQ(load_error("llama", "{}"), "");
   EXPECT_EQ(load_error("llama", R"({"model_type": null})"),
             "dir/config.json: key 'model_type' is missing");
-  EXPECT_EQ(load_error("llama", R"({"model_type": "lamb\n"})"),
-            "dir: architecture 'lamb\\n' is not supported; supported: llama, qwen2, qwen3, gemma2, "
-            "gemma3, smollm3, phi3");
+  EXPECT_THAT(
+      load_error("llama", R"({"model_type": "lamb\n"})"),
+      testing::StartsWith("dir: architecture 'lamb\\n' is not supported; supported: llama, "));
 }
 
 TEST(HfConfig, CountsMustBeThereAndFit) {

@@ -53,9 +53,9 @@ TEST_P(HfModels, ReferenceLogitsAreTheGoldenOnes) {
   EXPECT_LT(errors_of(*reference::make_ops(), compute::KvType::kF32).largest, 1e-4f);
 }
 
-// The half-precision cache is what costs; without it the backends agree.
+// What 15-bit activations cost, and the half-precision cache on top.
 TEST_P(HfModels, CpuLogitsAreNear) {
-  EXPECT_LT(errors_of(*cpu::make_ops(2), compute::KvType::kF32).largest, 1e-4f);
+  EXPECT_LT(errors_of(*cpu::make_ops(2), compute::KvType::kF32).relative_rms, 5e-4);
   EXPECT_LT(errors_of(*cpu::make_ops(2), compute::KvType::kF16).relative_rms, 1e-3);
 }
 

@@ -30,6 +30,8 @@ std::string_view family_name(Family family) {
       return "AWQ";
     case Family::kCompressedTensors:
       return "compressed-tensors";
+    case Family::kTransposed:
+      return "transposed";
   }
   return "";
 }

@@ -48,7 +48,7 @@ void add_tiny_llama_vocabulary(GgufBuilder& file, const TinyLlama& shape) {
     types.push_back(3);  // control
   }
   file.add("tokenizer.ggml.model", "gpt2")
-      .add("tokenizer.ggml.pre", "gpt-2")
+      .add("tokenizer.ggml.pre", shape.pre)
       .add("tokenizer.ggml.tokens", tokens)
       .add("tokenizer.ggml.token_type", types)
       .add("tokenizer.ggml.merges", merges)

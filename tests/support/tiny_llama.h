@@ -10,6 +10,7 @@ struct TinyLlama {
   std::uint32_t layers = 2, hidden = 32, mlp_hidden = 64, heads = 4, kv_heads = 2, context = 128;
   std::uint32_t tokens = 300;  // of the vocabulary
   std::uint32_t rows = 300;    // of the embedding
+  std::string pre = "gpt-2";   // what cuts texts into words
   // Of the matrices, in turn; empty: all F32.
   std::vector<std::string> formats = {};
 };

@@ -7,6 +7,7 @@
 
 #include "compute/cpu/attention.h"
 #include "compute/cpu/panel.h"
+#include "compute/cpu/recurrent.h"
 #include "compute/cpu/row_kernels.h"
 #include "hwy/targets.h"
 
@@ -15,12 +16,16 @@ namespace {
 
 using compute::Activation;
 using compute::Attention;
+using compute::CausalConvolution;
+using compute::DeltaRule;
 using compute::KvType;
 using compute::KvView;
 using compute::Linear;
+using compute::RecurrentView;
 using compute::Rope;
 using compute::RopePairs;
 using compute::Row;
+using compute::SplitPart;
 
 // The cosines and sines of one Rope at the positions of a pass: all layers turn by the same angles.
 struct RopeTable {
@@ -103,9 +108,7 @@ class CpuOps final : public compute::Ops {
 
   void gate(std::size_t count, const float* gate, const float* up, Activation activation,
             float* y) override {
-    const auto kernel = activation == Activation::kSilu       ? row_kernels().silu_gate
-                        : activation == Activation::kGeluTanh ? row_kernels().gelu_tanh_gate
-                                                              : row_kernels().sigmoid_gate;
+    const RowKernels::Gate kernel = gate_kernel(activation);
     for_elements(count, [&](std::size_t begin, std::size_t size) {
       kernel(gate + begin, up + begin, size, y + begin);
     });
@@ -115,6 +118,46 @@ class CpuOps final : public compute::Ops {
     for_elements(count, [&](std::size_t begin, std::size_t size) {
       row_kernels().add(x + begin, size, y + begin);
     });
+  }
+
+  void split(std::size_t rows, std::size_t repeats, std::span<const SplitPart> parts,
+             const float* x) override {
+    std::size_t width = 0;
+    for (const SplitPart& part : parts) width += part.width;
+    for_rows(rows, repeats * width, [&](std::size_t r) {
+      const float* from = x + r * repeats * width;
+      for (std::size_t i = 0; i < repeats; ++i) {
+        for (const SplitPart& part : parts) {
+          std::copy_n(from, part.width, part.to + r * part.stride + i * part.width);
+          from += part.width;
+        }
+      }
+    });
+  }
+
+  void gather_rows(std::span<const std::uint32_t> from, std::size_t width, const float* x,
+                   float* y) override {
+    for_rows(from.size(), width,
+             [&](std::size_t r) { std::copy_n(x + from[r] * width, width, y + r * width); });
+  }
+
+  void scatter_add_rows(std::span<const std::uint32_t> to, const float* factors, std::size_t width,
+                        const float* x, float* y) override {
+    for_rows(to.size(), width, [&](std::size_t r) {
+      row_kernels().add_scaled(factors[r], x + r * width, width, y + to[r] * width);
+    });
+  }
+
+  void causal_convolution(std::span<const Row> rows, const float* x,
+                          const CausalConvolution& convolution, const RecurrentView& state,
+                          float* y) override {
+    cpu::causal_convolution(pool_, rows, x, convolution, state, y);
+  }
+
+  void delta_rule(std::span<const Row> rows, const float* queries_keys, const float* values,
+                  const float* b, const float* a, const DeltaRule& rule, const RecurrentView& state,
+                  float* y) override {
+    cpu::delta_rule(pool_, workspace(), rows, queries_keys, values, b, a, rule, state, y);
   }
 
   void scale(std::size_t count, float factor, float* x) override {
@@ -130,6 +173,20 @@ class CpuOps final : public compute::Ops {
   }
 
  private:
+  static RowKernels::Gate gate_kernel(Activation activation) {
+    switch (activation) {
+      case Activation::kSilu:
+        return row_kernels().silu_gate;
+      case Activation::kGeluTanh:
+        return row_kernels().gelu_tanh_gate;
+      case Activation::kSigmoid:
+        return row_kernels().sigmoid_gate;
+      case Activation::kClampedSwiglu:
+        return row_kernels().clamped_swiglu_gate;
+    }
+    return nullptr;
+  }
+
   // Fewer elements than this are done sooner by one thread than others wake up.
   static constexpr std::size_t kShareFrom = 16384;
 

@@ -145,15 +145,18 @@ struct CodesNVFP4 {
   using Block = pack::BlockNVFP4;
   static constexpr CodeShape kShape = {.group = 16, .zero = 12};
 
-  // Half of an E4M3 number without its sign: exponent and mantissa, moved to a float's places, are
-  // 2^120 too small, subnormals too. 0x7f counts as 0.
+  // Half of an E4M3 number without its sign: 2^(e − 8) · (1 + m/8), or 2^−10 · m where e is 0. The
+  // whole byte 0x7f counts as 0.
   template <int b>
   static HWY_INLINE VF half_e4m3(VU words) {
     const VU code = hn::And(hn::ShiftRight<8 * b>(words), words_of(0xff));
-    const VU bits = hn::ShiftLeft<20>(hn::And(code, words_of(0x7f)));
-    const VF value = hn::Mul(hn::BitCast(DF(), bits), hn::Set(DF(), 0x1p119f));
-    const VU kept = hn::IfThenZeroElse(hn::Eq(code, words_of(0x7f)), hn::BitCast(DU(), value));
-    return hn::BitCast(DF(), kept);
+    const VU number = hn::And(code, words_of(0x7f));
+    const VU normal = hn::Add(hn::ShiftLeft<20>(number), words_of(119u << 23));
+    const VF subnormal =
+        hn::Mul(hn::ConvertTo(DF(), hn::BitCast(DI(), number)), hn::Set(DF(), 0x1p-10f));
+    const VU bits =
+        hn::IfThenElse(hn::Lt(number, words_of(8)), hn::BitCast(DU(), subnormal), normal);
+    return hn::BitCast(DF(), hn::IfThenZeroElse(hn::Eq(code, words_of(0x7f)), bits));
   }
 
   static HWY_INLINE void unpack(const RowLanes& rows, std::size_t at, const BlockWriter& to) {

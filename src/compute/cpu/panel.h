@@ -75,8 +75,8 @@ struct CodeShape {
 
 // One format's kernel, for one instruction set.
 struct CodeKernel {
-  std::string_view format;
-  std::size_t block;  // inputs that are unpacked together: a divisor of kPanelInputs
+  std::string_view format;  // its name; one that ends in '-' or "-g" stands for all that begin so
+  std::size_t block;        // inputs that are unpacked together: a divisor of kPanelInputs
   CodeShape shape;
 
   // Fills `panel` with inputs [first, first + inputs) of the rows from `row` on, as many as there
@@ -104,11 +104,13 @@ struct CodeKernels {
 // Those of the best instruction set of this machine.
 [[nodiscard]] const CodeKernels& code_kernels();
 
-// The kernel of that format for the best instruction set of this machine, or null.
-[[nodiscard]] const CodeKernel* find_code_kernel(std::string_view format);
+// The kernel for a matrix on the best instruction set of this machine, or null: its format has
+// none, its rows have parts of a group of 32, or each input has a group of its own (act-order).
+[[nodiscard]] const CodeKernel* find_code_kernel(const pack::Matrix& w);
 
 // The formats of each family's file: a list for the best instruction set.
 [[nodiscard]] std::span<const CodeKernel> legacy_code_kernels();
 [[nodiscard]] std::span<const CodeKernel> k_code_kernels();
+[[nodiscard]] std::span<const CodeKernel> grouped_code_kernels();
 
 }  // namespace espalier::cpu

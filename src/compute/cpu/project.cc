@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "base/half.h"
+#include "compute/cpu/exl3_kernels.h"
 #include "compute/cpu/float_kernels.h"
 #include "compute/cpu/panel.h"
 #include "pack/exl3.h"
@@ -145,17 +147,75 @@ void project_rotated(ThreadPool& pool, Workspace& workspace, const float* x, std
   });
 }
 
+// EXL3 with integer kernels: each run of 128 inputs is rotated and coded by itself, and so is each
+// run of outputs rotated by the thread that computed it.
+void project_exl3(ThreadPool& pool, Workspace& workspace, const float* x, std::size_t rows,
+                  const pack::Matrix& w, float* y) {
+  const Workspace::Frame frame(workspace);
+  const Exl3Kernels& kernels = exl3_kernels();
+  const pack::Matrix inner = pack::exl3_inner(w);
+  constexpr std::size_t kRun = pack::kExl3Run;
+  const std::size_t runs = inner.cols / kRun;
+  auto* groups = take<Exl3Group>(workspace, rows * runs);
+  const auto scale_at = [](Bytes scales, std::size_t i) {
+    return half_to_float(load<std::uint16_t>(scales.data() + i * 2));
+  };
+  pool.parallel_for(rows * runs, [&](std::size_t begin, std::size_t end, std::size_t) {
+    float run[kRun];
+    for (std::size_t i = begin; i < end; ++i) {
+      const std::size_t first = i % runs * kRun;
+      const float* from = x + i / runs * w.cols;
+      for (std::size_t c = 0; c < kRun; ++c) {
+        const std::size_t col = first + c;
+        run[c] = col < w.cols ? from[col] * scale_at(w.input_scale, col) : 0;
+      }
+      kernels.hadamard(run);
+      kernels.encode(run, groups[i]);
+    }
+  });
+
+  const std::size_t scratch_size = exl3_scratch(rows);
+  auto* all_scratch = take<float>(workspace, pool.threads() * scratch_size);
+  float* products = workspace.floats(rows * inner.rows);
+  const auto part = [&](std::size_t begin, std::size_t end, std::size_t thread) {
+    for (std::size_t first = begin * kRun; first < end * kRun; first += kRun) {
+      kernels.multiply(inner, first, groups, rows, all_scratch + thread * scratch_size,
+                       products + first, inner.rows);
+      const std::size_t outputs = std::min(kRun, w.rows - first);
+      for (std::size_t r = 0; r < rows; ++r) {
+        float* run = products + r * inner.rows + first;
+        kernels.hadamard(run);
+        for (std::size_t o = 0; o < outputs; ++o) {
+          y[r * w.rows + first + o] = run[o] * scale_at(w.output_scale, first + o);
+        }
+      }
+    }
+  };
+  pool.parallel_for(inner.rows / kRun, part);
+}
+
+bool has_exl3_kernel(const pack::Matrix& w) {
+  const std::uint32_t bytes = w.format->block_bytes;  // of a tile of 256 weights
+  return w.format->name.starts_with("EXL3-MUL1-") && bytes % 32 == 0 &&
+         exl3_kernels().supports(bytes / 32);
+}
+
 }  // namespace
 
 void project(ThreadPool& pool, Workspace& workspace, const float* x, std::size_t rows,
              const pack::Matrix& w, Activations activations, float* y) {
   if (rows == 0 || w.rows == 0) return;
-  if (!w.input_scale.empty()) return project_rotated(pool, workspace, x, rows, w, y);
+  if (!w.input_scale.empty()) {
+    if (activations == Activations::kCoded && has_exl3_kernel(w)) {
+      return project_exl3(pool, workspace, x, rows, w, y);
+    }
+    return project_rotated(pool, workspace, x, rows, w, y);
+  }
   // Kernels reach the rows of a panel by 32-bit offsets.
   const bool reachable =
       w.data.size() / w.rows <= std::numeric_limits<std::int32_t>::max() / kMaxLanes;
   if (activations == Activations::kCoded && reachable) {
-    if (const CodeKernel* kernel = find_code_kernel(w.format->name)) {
+    if (const CodeKernel* kernel = find_code_kernel(w)) {
       return project_coded(pool, workspace, x, rows, w, *kernel, y);
     }
   }

@@ -6,10 +6,12 @@
 #define HWY_TARGET_INCLUDE "compute/cpu/row_kernels.cc"
 #include "hwy/foreach_target.h"  // before all that is compiled for each target
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "base/half.h"
+#include "compute/cpu/sigmoid-inl.h"
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
 
@@ -85,14 +87,6 @@ void rope_interleaved(const float* cosines, const float* sines, std::size_t pair
   }
 }
 
-// x · sigmoid(z)
-HWY_INLINE VF times_sigmoid(VF x, VF z) {
-  const DF d;
-  // Beyond 2^127 the exponential would overflow; the quotient is below 1e-36 there.
-  const VF exponent = hn::Min(hn::Neg(z), hn::Set(d, 88.0f));
-  return hn::Div(x, hn::Add(hn::Set(d, 1.0f), hn::Exp(d, exponent)));
-}
-
 struct Silu {
   HWY_INLINE VF operator()(VF x) const { return times_sigmoid(x, x); }
 };
@@ -132,6 +126,14 @@ void apply(const Function& function, const float* x, std::size_t count, float* y
   std::memcpy(y + i, rest, (count - i) * sizeof(float));
 }
 
+struct ClampedSwiglu {
+  HWY_INLINE VF operator()(VF x) const {
+    const DF d;
+    const VF clamped = hn::Min(x, hn::Set(d, 7.0f));
+    return times_sigmoid(clamped, hn::Mul(clamped, hn::Set(d, 1.702f)));
+  }
+};
+
 template <typename Function>
 void gate(const float* x, const float* up, std::size_t count, float* y) {
   const DF d;
@@ -146,6 +148,19 @@ void gate(const float* x, const float* up, std::size_t count, float* y) {
   for (std::size_t l = 0; i < count; ++i, ++l) y[i] = rest[l] * up[i];
 }
 
+// The other factors are held within ±7, and 1 is added.
+void clamped_swiglu_gate(const float* x, const float* up, std::size_t count, float* y) {
+  constexpr std::size_t kBlock = 64;
+  float factors[kBlock];
+  for (std::size_t first = 0; first < count; first += kBlock) {
+    const std::size_t size = std::min(kBlock, count - first);
+    for (std::size_t i = 0; i < size; ++i) {
+      factors[i] = std::clamp(up[first + i], -7.0f, 7.0f) + 1;
+    }
+    gate<ClampedSwiglu>(x + first, factors, size, y + first);
+  }
+}
+
 void softcap(float cap, std::size_t count, float* x) { apply(Softcap{cap}, x, count, x); }
 
 void add(const float* x, std::size_t count, float* y) {
@@ -155,6 +170,18 @@ void add(const float* x, std::size_t count, float* y) {
     hn::StoreU(hn::Add(hn::LoadU(d, y + i), hn::LoadU(d, x + i)), d, y + i);
   }
   for (; i < count; ++i) y[i] += x[i];
+}
+
+void add_scaled(float factor, const float* x, std::size_t count, float* y) {
+  const DF d;
+  const VF factors = hn::Set(d, factor);
+  std::size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    // Two roundings, like the elements that fill no vector.
+    const VF scaled = hn::Mul(factors, hn::LoadU(d, x + i));
+    hn::StoreU(hn::Add(hn::LoadU(d, y + i), scaled), d, y + i);
+  }
+  for (; i < count; ++i) y[i] += factor * x[i];
 }
 
 void narrow_half(const float* from, std::size_t count, std::byte* to) {
@@ -179,7 +206,9 @@ constexpr RowKernels kRowKernels = {.rms_norm = rms_norm,
                                     .silu_gate = gate<Silu>,
                                     .gelu_tanh_gate = gate<GeluTanh>,
                                     .sigmoid_gate = gate<Sigmoid>,
+                                    .clamped_swiglu_gate = clamped_swiglu_gate,
                                     .add = add,
+                                    .add_scaled = add_scaled,
                                     .softcap = softcap,
                                     .narrow_half = narrow_half};
 

@@ -18,10 +18,13 @@ struct RowKernels {
 
   // y = activation(x) ∘ up; y may be x or up.
   using Gate = void (*)(const float* x, const float* up, std::size_t count, float* y);
-  Gate silu_gate, gelu_tanh_gate, sigmoid_gate;
+  Gate silu_gate, gelu_tanh_gate, sigmoid_gate, clamped_swiglu_gate;
 
   // y += x.
   void (*add)(const float* x, std::size_t count, float* y);
+
+  // y += factor · x.
+  void (*add_scaled)(float factor, const float* x, std::size_t count, float* y);
 
   // x = cap · tanh(x / cap).
   void (*softcap)(float cap, std::size_t count, float* x);

@@ -7,6 +7,7 @@
 #endif
 
 #include <cstring>
+#include <utility>
 
 #include "compute/cpu/byte_dot-inl.h"
 
@@ -97,6 +98,12 @@ template <int b>
 HWY_INLINE VF signed_byte_to_float(VU words) {
   return hn::ConvertTo(DF(),
                        hn::ShiftRight<24>(hn::BitCast(DI(), hn::ShiftLeft<24 - 8 * b>(words))));
+}
+
+// Calls body(index) for 0, 1, … count − 1 with the index as a constant.
+template <std::size_t... kIndex, typename Body>
+HWY_INLINE void unrolled(std::index_sequence<kIndex...>, const Body& body) {
+  (body(std::integral_constant<std::size_t, kIndex>()), ...);
 }
 
 }  // namespace espalier::cpu::HWY_NAMESPACE

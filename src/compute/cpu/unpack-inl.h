@@ -122,12 +122,6 @@ HWY_INLINE VF byte_to_float(VU words) {
   return hn::ConvertTo(DF(), hn::BitCast(DI(), byte));
 }
 
-// Calls body(index) for 0, 1, … count − 1 with the index as a constant.
-template <std::size_t... kIndex, typename Body>
-HWY_INLINE void unrolled(std::index_sequence<kIndex...>, const Body& body) {
-  (body(std::integral_constant<std::size_t, kIndex>()), ...);
-}
-
 }  // namespace espalier::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

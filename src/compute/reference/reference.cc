@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/half.h"
+#include "compute/delta_gates.h"
 #include "pack/exl3.h"
 
 namespace espalier::reference {
@@ -14,12 +15,17 @@ namespace {
 
 using compute::Activation;
 using compute::Attention;
+using compute::CausalConvolution;
+using compute::DeltaGates;
+using compute::DeltaRule;
 using compute::KvType;
 using compute::KvView;
 using compute::Linear;
+using compute::RecurrentView;
 using compute::Rope;
 using compute::RopePairs;
 using compute::Row;
+using compute::SplitPart;
 
 // Rows of a matrix that are decoded at a time: EXL3 packs 16 together.
 constexpr std::uint64_t kDecodedRows = 16;
@@ -89,8 +95,32 @@ double activate(Activation activation, double x) {
       return x / 2 * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
     case Activation::kSigmoid:
       return 1 / (1 + std::exp(-x));
+    case Activation::kClampedSwiglu:
+      x = std::min(x, 7.0);
+      return x / (1 + std::exp(-1.702 * x));
   }
   return x;
+}
+
+// One row of one value head with the matrix s.
+void delta_step(const DeltaRule& rule, const DeltaGates& gates, const float* query,
+                const float* key, const float* value, float* s, float* y) {
+  for (std::size_t v = 0; v < rule.value_dim; ++v) {
+    constexpr std::size_t kTile = DeltaRule::kTile;
+    float* column = s + v / kTile * rule.key_dim * kTile + v % kTile;
+    double held = 0;
+    for (std::size_t k = 0; k < rule.key_dim; ++k) {
+      held += static_cast<double>(column[k * kTile]) * key[k];
+    }
+    const double change = gates.write * (value[v] - gates.keep * held);
+    double read = 0;
+    for (std::size_t k = 0; k < rule.key_dim; ++k) {
+      float& element = column[k * kTile];
+      element = static_cast<float>(gates.keep * element + key[k] * change);
+      read += static_cast<double>(element) * query[k];
+    }
+    y[v] = static_cast<float>(read * rule.scale);
+  }
 }
 
 double capped(double x, double cap) { return cap * std::tanh(x / cap); }
@@ -202,12 +232,82 @@ class ReferenceOps final : public compute::Ops {
   void gate(std::size_t count, const float* gate, const float* up, Activation activation,
             float* y) override {
     for (std::size_t i = 0; i < count; ++i) {
-      y[i] = static_cast<float>(activate(activation, gate[i])) * up[i];
+      const float factor =
+          activation == Activation::kClampedSwiglu ? std::clamp(up[i], -7.0f, 7.0f) + 1 : up[i];
+      y[i] = static_cast<float>(activate(activation, gate[i])) * factor;
     }
   }
 
   void add(std::size_t count, const float* x, float* y) override {
     for (std::size_t i = 0; i < count; ++i) y[i] += x[i];
+  }
+
+  void split(std::size_t rows, std::size_t repeats, std::span<const SplitPart> parts,
+             const float* x) override {
+    for (std::size_t r = 0; r < rows; ++r) {
+      for (std::size_t i = 0; i < repeats; ++i) {
+        for (const SplitPart& part : parts) {
+          std::copy_n(x, part.width, part.to + r * part.stride + i * part.width);
+          x += part.width;
+        }
+      }
+    }
+  }
+
+  void gather_rows(std::span<const std::uint32_t> from, std::size_t width, const float* x,
+                   float* y) override {
+    for (std::size_t r = 0; r < from.size(); ++r) {
+      std::copy_n(x + from[r] * width, width, y + r * width);
+    }
+  }
+
+  void scatter_add_rows(std::span<const std::uint32_t> to, const float* factors, std::size_t width,
+                        const float* x, float* y) override {
+    for (std::size_t r = 0; r < to.size(); ++r) {
+      for (std::size_t i = 0; i < width; ++i) {
+        float& sum = y[to[r] * width + i];
+        sum = static_cast<float>(sum + static_cast<double>(factors[r]) * x[r * width + i]);
+      }
+    }
+  }
+
+  void causal_convolution(std::span<const Row> rows, const float* x,
+                          const CausalConvolution& convolution, const RecurrentView& state,
+                          float* y) override {
+    const std::size_t channels = convolution.channels;
+    const std::size_t past = convolution.kernel - 1;
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      float* before =
+          state.convolution + static_cast<std::size_t>(rows[r].sequence) * state.convolution_size;
+      if (rows[r].position == 0) std::fill_n(before, convolution.state_size(), 0.0f);
+      for (std::size_t c = 0; c < channels; ++c) {
+        const float input = x[r * channels + c];
+        double sum = static_cast<double>(convolution.weight[past * channels + c]) * input;
+        for (std::size_t j = 0; j < past; ++j) {
+          float& earlier = before[j * channels + c];
+          sum += static_cast<double>(convolution.weight[j * channels + c]) * earlier;
+          earlier = j + 1 < past ? before[(j + 1) * channels + c] : input;
+        }
+        y[r * channels + c] = static_cast<float>(activate(Activation::kSilu, sum));
+      }
+    }
+  }
+
+  void delta_rule(std::span<const Row> rows, const float* queries_keys, const float* values,
+                  const float* b, const float* a, const DeltaRule& rule, const RecurrentView& state,
+                  float* y) override {
+    const std::size_t row_keys = 2 * rule.key_heads * rule.key_dim;
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      float* memory = state.memory + static_cast<std::size_t>(rows[r].sequence) * state.memory_size;
+      if (rows[r].position == 0) std::fill_n(memory, rule.memory_size(), 0.0f);
+      for (std::size_t h = 0; h < rule.value_heads; ++h) {
+        const std::size_t head = r * rule.value_heads + h;
+        const float* query = queries_keys + r * row_keys + rule.key_head(h) * rule.key_dim;
+        delta_step(rule, compute::delta_gates(rule, h, b[head], a[head]), query,
+                   query + rule.key_heads * rule.key_dim, values + head * rule.value_dim,
+                   memory + h * rule.matrix_size(), y + head * rule.value_dim);
+      }
+    }
   }
 
   void scale(std::size_t count, float factor, float* x) override {

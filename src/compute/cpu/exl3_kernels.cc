@@ -1,0 +1,376 @@
+#include "compute/cpu/exl3_kernels.h"
+
+#include "compute/cpu/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "compute/cpu/exl3_kernels.cc"
+#include "hwy/foreach_target.h"  // before all that is compiled for each target
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/half.h"
+#include "compute/cpu/row_lanes-inl.h"
+#include "hwy/cache_control.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace espalier::cpu::HWY_NAMESPACE {
+namespace {
+
+void hadamard(float* run) {
+  const DF d;
+  constexpr std::size_t kVectors = kExl3Inputs / kLanes;
+  VF v[kVectors];
+  for (std::size_t i = 0; i < kVectors; ++i) v[i] = hn::LoadU(d, run + i * kLanes);
+#if HWY_TARGET != HWY_SCALAR
+  for (std::size_t stride = 1; stride < kLanes; stride *= 2) {
+    HWY_ALIGN std::int32_t partner[kLanes];
+    HWY_ALIGN float sign[kLanes];
+    for (std::size_t l = 0; l < kLanes; ++l) {
+      partner[l] = static_cast<std::int32_t>(l ^ stride);
+      sign[l] = (l & stride) != 0 ? -1 : 1;
+    }
+    const auto partners = hn::SetTableIndices(d, partner);
+    const VF signs = hn::Load(d, sign);
+    for (VF& each : v) each = hn::MulAdd(each, signs, hn::TableLookupLanes(each, partners));
+  }
+#endif
+  for (std::size_t stride = 1; stride < kVectors; stride *= 2) {
+    for (std::size_t i = 0; i < kVectors; ++i) {
+      if ((i & stride) != 0) continue;
+      const VF a = v[i];
+      const VF b = v[i + stride];
+      v[i] = hn::Add(a, b);
+      v[i + stride] = hn::Sub(a, b);
+    }
+  }
+  const VF scale = hn::Set(d, 0.08838834764831845f);  // 1/√128
+  for (std::size_t i = 0; i < kVectors; ++i) hn::StoreU(hn::Mul(v[i], scale), d, run + i * kLanes);
+}
+
+void encode(const float* x, Exl3Group& group) {
+  const DF d;
+  const hn::Rebind<std::int16_t, DF> d16;
+  VF largest = hn::Zero(d);
+  for (std::size_t i = 0; i < kExl3Inputs; i += kLanes) {
+    largest = hn::Max(largest, hn::Abs(hn::LoadU(d, x + i)));
+  }
+  const float magnitude = hn::GetLane(hn::MaxOfLanes(d, largest));
+  constexpr float kSmallest = 0x1p-100f;
+  group.scale = magnitude < kSmallest ? 0 : magnitude / kMost16Bits;
+  const VF inverse = hn::Set(d, magnitude < kSmallest ? 0 : kMost16Bits / magnitude);
+  HWY_ALIGN std::int16_t codes[kExl3Inputs];
+  for (std::size_t i = 0; i < kExl3Inputs; i += kLanes) {
+    const VI code = hn::NearestInt(hn::Mul(hn::LoadU(d, x + i), inverse));
+    hn::StoreU(hn::DemoteTo(d16, code), d16, codes + i);
+  }
+  // Pairs 0 and 1 of four inputs go to lanes 0, 1 and 2, 3.
+  std::int32_t sums[2] = {};
+  for (std::size_t i = 0; i < kExl3Inputs; i += 2) {
+    const std::size_t pair = i / 2 % 2;
+    std::int16_t* four = group.codes[i / 16][i / 4 % 4] + 4 * pair;
+    std::memcpy(four, codes + i, 4);
+    std::memcpy(four + 2, codes + i, 4);
+    sums[pair] += codes[i] + codes[i + 1];
+  }
+  group.sum = group.scale * static_cast<float>(sums[0] + sums[1]);
+  for (std::size_t lane = 0; lane < 4; ++lane) group.offsets[lane] = -kMul1Zero * sums[lane / 2];
+}
+
+#if HWY_TARGET == HWY_SCALAR
+
+bool supports(std::uint32_t) { return false; }
+void multiply(const pack::Matrix&, std::size_t, const Exl3Group*, std::size_t, float*, float*,
+              std::size_t) {}
+
+#else
+
+using DU16 = hn::ScalableTag<std::uint16_t>;
+using VU16 = hn::Vec<DU16>;
+
+constexpr std::size_t kParts = 32 / kLanes;  // vectors that hold one weight each of a tile's lanes
+constexpr std::size_t kTileInputs = 16;
+constexpr std::size_t kTiles = kExl3Inputs / kTileInputs;  // of a run
+
+// The sum of the two bytes of every 16-bit number.
+HWY_INLINE VU16 sum_bytes(VU16 words) {
+#if HWY_TARGET == HWY_AVX3_DL || HWY_TARGET == HWY_AVX3
+  return VU16{_mm512_maddubs_epi16(words.raw, _mm512_set1_epi8(1))};
+#elif HWY_TARGET == HWY_AVX2
+  return VU16{_mm256_maddubs_epi16(words.raw, _mm256_set1_epi8(1))};
+#elif HWY_TARGET == HWY_SSE4
+  return VU16{_mm_maddubs_epi16(words.raw, _mm_set1_epi8(1))};
+#else
+  return hn::Add(hn::And(words, hn::Set(DU16(), 0xff)), hn::ShiftRight<8>(words));
+#endif
+}
+
+// sum + a·b over the two 16-bit numbers of each lane; a is not negative.
+HWY_INLINE VI dot_pairs(VI sum, VU16 a, VU16 b) {
+#if HWY_TARGET == HWY_AVX3_DL
+  return VI{_mm512_dpwssd_epi32(sum.raw, a.raw, b.raw)};
+#elif HWY_TARGET == HWY_AVX3
+  return hn::Add(sum, VI{_mm512_madd_epi16(a.raw, b.raw)});
+#elif HWY_TARGET == HWY_AVX2
+  return hn::Add(sum, VI{_mm256_madd_epi16(a.raw, b.raw)});
+#elif HWY_TARGET == HWY_SSE4
+  return hn::Add(sum, VI{_mm_madd_epi16(a.raw, b.raw)});
+#else
+  const VI wide_a = hn::BitCast(DI(), a);
+  const VI wide_b = hn::BitCast(DI(), b);
+  const auto lower = [](VI v) HWY_ATTR { return hn::ShiftRight<16>(hn::ShiftLeft<16>(v)); };
+  sum = hn::Add(sum, hn::Mul(lower(wide_a), lower(wide_b)));
+  return hn::Add(sum, hn::Mul(hn::ShiftRight<16>(wide_a), hn::ShiftRight<16>(wide_b)));
+#endif
+}
+
+// The upper 16 bits of (high · 2^16 + low) · 2^kBits.
+template <int kBits>
+HWY_INLINE VU16 shift_in(VU16 high, VU16 low) {
+#if HWY_TARGET == HWY_AVX3_DL
+  return VU16{_mm512_shldi_epi16(high.raw, low.raw, kBits)};
+#else
+  return hn::Or(hn::ShiftLeft<kBits>(high), hn::ShiftRight<16 - kBits>(low));
+#endif
+}
+
+// The byte sums of the products of 16-bit states.
+HWY_INLINE VU16 mul1_sums(VU16 states) {
+  const DU16 d;
+  const VU16 factor = hn::Set(d, 0xd12d);
+  const VU16 low = hn::Mul(states, factor);
+  const VU16 high = hn::Add(hn::MulHigh(states, factor), hn::Mul(states, hn::Set(d, 0x83dc)));
+  return hn::Add(sum_bytes(low), sum_bytes(high));
+}
+
+// A tile's ring, its last words first. Then it is one little-endian number whose bits from
+// K · (255 − t) on are the state of weight t; the lowest follow the highest.
+template <std::size_t kBits>
+struct Ring {
+  static constexpr std::size_t kWords = 8 * kBits;
+  std::uint32_t words[kWords + 1];
+  RowLanes lanes[kParts];  // where the states of each tensor-core lane's eight weights begin
+
+  Ring() {
+    for (std::size_t l = 0; l < 32; ++l) {
+      RowLanes& part = lanes[l / kLanes];
+      part.row[l % kLanes] = reinterpret_cast<const std::uint8_t*>(words) + kBits * (31 - l);
+      part.offset[l % kLanes] = -static_cast<std::int32_t>(kBits * (l % kLanes));
+    }
+  }
+
+  void load(const std::byte* tile) {
+    for (std::size_t w = 0; w < kWords; ++w) {
+      std::memcpy(words + w, tile + (kWords - 1 - w) * sizeof(words[0]), sizeof(words[0]));
+    }
+    words[kWords] = words[0];
+  }
+
+  // The byte from which on a 32-bit word has state `i` counted from a lane's last: the same for as
+  // many states as one word has.
+  static constexpr std::size_t byte_of(std::size_t i) {
+    std::size_t byte = 0;
+    for (std::size_t j = 0; j <= i; ++j) {
+      if (kBits * j + 16 > 8 * byte + 32) byte = kBits * j / 8;
+    }
+    return byte;
+  }
+};
+
+// States c and c + 4 of tensor-core lanes kLanes · part … of a tile, c 0 … 3: those of a lane are
+// side by side in states[c], c in the lower half.
+template <std::size_t kBits>
+HWY_INLINE void load_states(const std::byte* tile, const Ring<kBits>& ring, std::size_t part,
+                            VU16 (&states)[4]) {
+  const DU d;
+  if constexpr (kBits == 4) {
+    // A lane's weights end in one word of the ring: no need for gathering. As 16-bit numbers,
+    // `high` continues in `low`.
+    const DU16 d16;
+    const auto* words = reinterpret_cast<const std::uint32_t*>(tile) + part * kLanes;
+    const VU word = hn::LoadU(d, words);
+    VU before;
+    if (part == 0) {
+      HWY_ALIGN std::int32_t left[kLanes];
+      for (std::size_t l = 0; l < kLanes; ++l)
+        left[l] = l == 0 ? 0 : static_cast<std::int32_t>(l) - 1;
+      std::uint32_t last;  // the ring is closed
+      std::memcpy(&last, words + 31, sizeof(last));
+      before = hn::IfThenElse(hn::FirstN(d, 1), hn::Set(d, last),
+                              hn::TableLookupLanes(word, hn::SetTableIndices(d, left)));
+    } else {
+      before = hn::LoadU(d, words - 1);
+    }
+    const VU16 high = hn::OddEven(hn::BitCast(d16, word), hn::BitCast(d16, before));
+    const VU16 low = hn::BitCast(d16, hn::Or(hn::ShiftLeft<16>(word), hn::ShiftRight<16>(word)));
+    states[0] = shift_in<4>(high, low);
+    states[1] = shift_in<8>(high, low);
+    states[2] = shift_in<12>(high, low);
+    states[3] = low;
+  } else {
+    VU last_first[8];
+    VU word = hn::Zero(d);
+    unrolled(std::make_index_sequence<8>(), [&](auto i) HWY_ATTR {
+      constexpr std::size_t kByte = Ring<kBits>::byte_of(i);
+      if constexpr (i == 0 || kByte != Ring<kBits>::byte_of(i - 1)) {
+        word = load_word(ring.lanes[part], kByte);
+      }
+      last_first[i] = hn::ShiftRight<kBits * i - 8 * kByte>(word);
+    });
+    ESPALIER_UNROLL
+    for (std::size_t c = 0; c < 4; ++c) {
+      const VU upper = hn::ShiftLeft<16>(last_first[3 - c]);
+      states[c] =
+          hn::BitCast(DU16(), hn::Or(hn::And(last_first[7 - c], hn::Set(d, 0xffff)), upper));
+    }
+  }
+}
+
+// The byte sums of 16 outputs and 128 inputs: [input tile][part][four inputs][lane][two inputs].
+// In every four lanes: outputs o, o + 8, o, o + 8.
+template <std::size_t kBits>
+void unpack(const pack::Matrix& inner, std::size_t output_tile, std::size_t input_tile,
+            std::uint16_t* sums) {
+  const std::size_t output_tiles = inner.rows / kTileInputs;
+  constexpr std::size_t kTileBytes = 32 * kBits;
+  const DU16 d;
+  Ring<kBits> ring;
+  for (std::size_t t = 0; t < kTiles; ++t) {
+    const std::byte* tile =
+        inner.data.data() + ((input_tile + t) * output_tiles + output_tile) * kTileBytes;
+    // The same tile of the next run of inputs.
+    const auto next = reinterpret_cast<std::uintptr_t>(tile) + kTiles * output_tiles * kTileBytes;
+    for (std::size_t line = 0; line < kTileBytes; line += 64) {
+      hwy::Prefetch(reinterpret_cast<const void*>(next + line));
+    }
+    if constexpr (kBits != 4) ring.load(tile);
+    for (std::size_t part = 0; part < kParts; ++part) {
+      VU16 states[4];
+      load_states<kBits>(tile, ring, part, states);
+      const VU16 a = mul1_sums(states[0]);
+      const VU16 b = mul1_sums(states[1]);
+      const VU16 a8 = mul1_sums(states[2]);
+      const VU16 b8 = mul1_sums(states[3]);
+      std::uint16_t* to = sums + (t * kParts + part) * 4 * hn::Lanes(d);
+      hn::Store(hn::InterleaveLower(d, a, b), d, to);
+      hn::Store(hn::InterleaveUpper(d, a, b), d, to + hn::Lanes(d));
+      hn::Store(hn::InterleaveLower(d, a8, b8), d, to + 2 * hn::Lanes(d));
+      hn::Store(hn::InterleaveUpper(d, a8, b8), d, to + 3 * hn::Lanes(d));
+    }
+  }
+}
+
+// totals[r][part] += what kRows rows give with unpacked sums.
+template <std::size_t kRows>
+HWY_INLINE void multiply_rows(const std::uint16_t* sums, const Exl3Group* groups,
+                              std::size_t row_groups, float slope, float base, float* totals) {
+  const DU16 d;
+  const DF df;
+  for (std::size_t part = 0; part < kParts; ++part) {
+    VI dots[kRows];
+    ESPALIER_UNROLL
+    for (std::size_t r = 0; r < kRows; ++r) {
+      dots[r] = hn::LoadDup128(DI(), groups[r * row_groups].offsets);
+    }
+    for (std::size_t t = 0; t < kTiles; ++t) {
+      const std::uint16_t* tile = sums + (t * kParts + part) * 4 * hn::Lanes(d);
+      ESPALIER_UNROLL
+      for (std::size_t four = 0; four < 4; ++four) {
+        const VU16 weights = hn::Load(d, tile + four * hn::Lanes(d));
+        ESPALIER_UNROLL
+        for (std::size_t r = 0; r < kRows; ++r) {
+          const auto* codes =
+              reinterpret_cast<const std::uint16_t*>(groups[r * row_groups].codes[t][four]);
+          dots[r] = dot_pairs(dots[r], weights, hn::LoadDup128(d, codes));
+        }
+      }
+    }
+    ESPALIER_UNROLL
+    for (std::size_t r = 0; r < kRows; ++r) {
+      const Exl3Group& group = groups[r * row_groups];
+      float* total = totals + (r * kParts + part) * kLanes;
+      // Every output has two lanes, which are added in the end.
+      VF sum = hn::Load(df, total);
+      sum = hn::MulAdd(hn::ConvertTo(df, dots[r]), hn::Set(df, slope * group.scale), sum);
+      sum = hn::Add(sum, hn::Set(df, base * group.sum / 2));
+      hn::Store(sum, df, total);
+    }
+  }
+}
+
+template <std::size_t kBits>
+void multiply_bits(const pack::Matrix& inner, std::size_t output, const Exl3Group* groups,
+                   std::size_t rows, float* scratch, float* y, std::size_t y_stride) {
+  // As in pack::exl3_weight, which adds 1024 to the byte sum.
+  const float slope = half_to_float(0x1eee);
+  const float base = slope * (1024 + kMul1Zero) + half_to_float(0xc931);
+  constexpr std::size_t kOutputTiles = kExl3Outputs / kTileInputs;
+  constexpr std::size_t kTotals = 2 * kTileInputs;  // lanes of an output tile
+  auto* sums = reinterpret_cast<std::uint16_t*>(scratch);
+  float* totals = scratch + kExl3Inputs * kTileInputs / 2;
+  std::fill_n(totals, rows * kOutputTiles * kTotals, 0.0f);
+
+  const std::size_t row_groups = inner.cols / kExl3Inputs;
+  for (std::size_t g = 0; g < row_groups; ++g) {
+    for (std::size_t tile = 0; tile < kOutputTiles; ++tile) {
+      unpack<kBits>(inner, output / kTileInputs + tile, g * kTiles, sums);
+      float* to = totals + tile * rows * kTotals;
+      std::size_t r = 0;
+      for (; r + 4 <= rows; r += 4) {
+        multiply_rows<4>(sums, groups + r * row_groups + g, row_groups, slope, base,
+                         to + r * kTotals);
+      }
+      for (; r < rows; ++r) {
+        multiply_rows<1>(sums, groups + r * row_groups + g, row_groups, slope, base,
+                         to + r * kTotals);
+      }
+    }
+  }
+  for (std::size_t tile = 0; tile < kOutputTiles; ++tile) {
+    for (std::size_t r = 0; r < rows; ++r) {
+      const float* total = totals + (tile * rows + r) * kTotals;
+      float* to = y + r * y_stride + tile * kTileInputs;
+      for (std::size_t o = 0; o < kTileInputs / 2; ++o) {
+        to[o] = total[4 * o] + total[4 * o + 2];
+        to[o + 8] = total[4 * o + 1] + total[4 * o + 3];
+      }
+    }
+  }
+}
+
+using Multiply = void (*)(const pack::Matrix& inner, std::size_t output, const Exl3Group* groups,
+                          std::size_t rows, float* scratch, float* y, std::size_t y_stride);
+
+// By bits per weight.
+constexpr Multiply kMultiply[] = {nullptr,          multiply_bits<1>, multiply_bits<2>,
+                                  multiply_bits<3>, multiply_bits<4>, multiply_bits<5>,
+                                  multiply_bits<6>, multiply_bits<7>, multiply_bits<8>};
+
+bool supports(std::uint32_t bits) { return bits >= 1 && bits <= 8; }
+
+void multiply(const pack::Matrix& inner, std::size_t output, const Exl3Group* groups,
+              std::size_t rows, float* scratch, float* y, std::size_t y_stride) {
+  kMultiply[inner.format->block_bytes / 32](inner, output, groups, rows, scratch, y, y_stride);
+}
+
+#endif  // HWY_TARGET == HWY_SCALAR
+
+constexpr Exl3Kernels kExl3Kernels = {
+    .supports = supports, .hadamard = hadamard, .encode = encode, .multiply = multiply};
+
+const Exl3Kernels* get_exl3_kernels() { return &kExl3Kernels; }
+
+}  // namespace
+}  // namespace espalier::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace espalier::cpu {
+
+HWY_EXPORT(get_exl3_kernels);
+
+const Exl3Kernels& exl3_kernels() { return *HWY_DYNAMIC_DISPATCH(get_exl3_kernels)(); }
+
+}  // namespace espalier::cpu
+#endif

@@ -1,0 +1,71 @@
+// espalier bench as a user calls it: what it reports, not how fast anything is.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "support/command.h"
+#include "support/files.h"
+#include "support/tiny_llama.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::HasSubstr;
+
+class BenchVerb : public ::testing::Test {
+ protected:
+  static test::CommandResult bench(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {ESPALIER_BINARY, "bench", "-t", "2", "-r", "2"});
+    return test::run_command(arguments, "");
+  }
+};
+
+TEST_F(BenchVerb, TimesAModel) {
+  const test::TemporaryDirectory folder;
+  const std::string model = folder / "tiny.gguf";
+  test::tiny_llama().write(model);
+  const auto result = bench({"-m", model, "-p", "9", "-n", "4", "-d", "3", "-o", "json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto report = nlohmann::json::parse(result.out);
+  EXPECT_GT(report["read_bandwidth"], 0);
+  EXPECT_GT(report["weight_bytes"], 0);
+  ASSERT_EQ(report["results"].size(), 2);
+  EXPECT_EQ(report["results"][0]["test"], "pp9 @ 3");
+  EXPECT_EQ(report["results"][1]["test"], "tg4 @ 3");
+  const auto exact = bench({"-m", model, "-p", "2", "-n", "1", "--exact"});
+  EXPECT_EQ(exact.exit_code, 0) << exact.err;
+  for (const auto& line : report["results"]) {
+    EXPECT_LE(line["least"], line["median"]);
+    EXPECT_LE(line["median"], line["most"]);
+  }
+  const auto markdown = bench({"-m", model, "-p", "0", "-n", "2", "-o", "md"});
+  EXPECT_THAT(markdown.out, HasSubstr("| tg2 |"));
+  EXPECT_THAT(markdown.out, ::testing::Not(HasSubstr("| pp")));
+}
+
+TEST_F(BenchVerb, TimesAProduct) {
+  const auto result =
+      bench({"--op", "project", "--format", "Q4_K", "--shape", "4096x4096", "--rows", "3"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("rows 3"));
+  EXPECT_THAT(result.out, HasSubstr("floor"));
+}
+
+TEST_F(BenchVerb, SaysWhatIsWrong) {
+  const auto error = [](const std::vector<std::string>& arguments) {
+    const auto result = bench(arguments);
+    EXPECT_EQ(result.exit_code, 2);
+    return result.err;
+  };
+  EXPECT_THAT(error({}), HasSubstr("give either --model or --op"));
+  EXPECT_THAT(error({"--op", "project", "--format", "Q9"}), HasSubstr("--format 'Q9'"));
+  EXPECT_THAT(error({"--op", "project", "--shape", "12"}), HasSubstr("--shape '12'"));
+  EXPECT_THAT(error({"--op", "project", "--shape", "12x33"}), HasSubstr("multiple of 32"));
+  EXPECT_THAT(error({"--op", "project", "--shape", "0x32"}), HasSubstr("at most 2^40"));
+  EXPECT_THAT(error({"--op", "project", "--format", "EXL3-EMB-4", "--shape", "128x256"}),
+              HasSubstr("a table to look up"));
+}
+
+}  // namespace
+}  // namespace espalier
