@@ -109,6 +109,7 @@ TEST_F(RunVerbs, WrongCommandLinesExitWith2) {
   EXPECT_EQ(espalier({"run", "-m", model_, "--json"}).exit_code, 2);
   EXPECT_EQ(espalier({"run", "-m", model_, "-p", "a", "--reasoning", "maybe"}).exit_code, 2);
   EXPECT_EQ(espalier({"run", "-m", model_, "-p", "a", "--raw", "--system", "b"}).exit_code, 2);
+  EXPECT_EQ(espalier({"run"}).exit_code, 2);
   EXPECT_EQ(espalier({"run", "-m", model_, "-p", "a", "--temp", "-1"}).exit_code, 2);
   EXPECT_EQ(espalier({"run", "-m", model_, "-p", "a", "--frobnicate"}).exit_code, 2);
   EXPECT_EQ(espalier({"fly"}).exit_code, 2);

@@ -587,10 +587,6 @@ Result<Interpreter::Flow> Interpreter::run(const Statement& statement) {
       break;
     case StatementKind::kPrint: {
       ESPALIER_TRY(const Value value, evaluate(*statement.expression));
-      if (const Undefined* undefined = value.undefined();
-          undefined != nullptr && undefined->why == Undefined::Why::kUnsafe) {
-        return input_error("{}", undefined->message());
-      }
       ESPALIER_TRY(const MarkedText text, str(value));
       ESPALIER_CHECK(print(text));
       break;
@@ -810,10 +806,6 @@ Status Interpreter::print(const MarkedText& text) {
 
 Result<bool> Interpreter::holds(const Expression& condition) {
   ESPALIER_TRY(const Value value, evaluate(condition));
-  if (const Undefined* undefined = value.undefined();
-      undefined != nullptr && undefined->why == Undefined::Why::kUnsafe) {
-    return input_error("{}", undefined->message());
-  }
   return truthy(value);
 }
 
