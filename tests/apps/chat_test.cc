@@ -90,9 +90,9 @@ TEST_F(ChatVerbs, StandardInputIsAConversation) {
   EXPECT_EQ(chat.messages[2]["content"], "how");
   // The model is random and writes what is no UTF-8, which JSON cannot carry.
   const auto valid = [](const std::string& text) {
-    const std::string json =
+    const std::string document =
         nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-    return nlohmann::json::parse(json).get<std::string>();
+    return nlohmann::json::parse(document).get<std::string>();
   };
   EXPECT_EQ(valid(chat.result.out), chat.messages[1]["content"].get<std::string>() + "\n" +
                                         chat.messages[3]["content"].get<std::string>() + "\n");
