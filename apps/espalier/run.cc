@@ -122,7 +122,7 @@ void add_run(CLI::App& app, Verb& run) {
   CLI::App* verb = app.add_subcommand("run", "Continue a prompt and print the text as it comes");
   auto options = std::make_shared<RunOptions>();
   run::SamplerOptions& sampler = options->generate.sampler;
-  verb->add_option("-m,--model", options->model, "Model file (GGUF)")->required();
+  verb->add_option("-m,--model", options->model, "Model: a GGUF file or a directory")->required();
   verb->add_option("-p,--prompt", options->prompt, "Text to continue; - reads standard input")
       ->required();
   verb->add_option("-n,--tokens", options->generate.max_tokens, "Most tokens to generate")
