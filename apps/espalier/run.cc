@@ -3,7 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <limits>
+#include <map>
 
 #include "base/interrupt.h"
 #include "base/mapped_file.h"
@@ -164,9 +164,8 @@ void add_run(CLI::App& app, Verb& run) {
       ->transform(CLI::CheckedTransformer(std::map<std::string, text::Reasoning>{
           {"on", text::Reasoning::kOn}, {"off", text::Reasoning::kOff}}))
       ->excludes(raw);
-  verb->add_option(
-      "-n,--tokens", options->max_tokens,
-      "Most tokens to generate; by default what it takes to answer, or 128 with --raw");
+  verb->add_option("-n,--tokens", options->max_tokens,
+                   "Most tokens to generate; by default 2048, or 128 where a text is continued");
   verb->add_option("--temp", sampler.temperature, "Temperature; 0 takes the most likely token")
       ->check(CLI::Range(0.0, 100.0))
       ->capture_default_str();

@@ -436,6 +436,21 @@ Status set_templates(const HfDirectory& directory, GgufMetadata& metadata) {
   return {};
 }
 
+// Of several tokens that end a generation, GGUF has keys for two: beside the end of a text the
+// first other one is taken for the end of a turn.
+Status set_end_of_turn(const HfDirectory& directory, const HfTokens& tokens,
+                       GgufMetadata& metadata) {
+  const auto path = directory.find_file("generation_config.json");
+  if (!path) return {};
+  ESPALIER_TRY(const Json generation, file::read_json(*path));
+  const Json ends = generation.value("eos_token_id", Json());
+  if (!ends.is_array() || ends.size() < 2) return {};
+  const Json& other = ends[1];
+  if (!other.is_number_unsigned() || other.get<std::uint64_t>() >= tokens.texts.size()) return {};
+  metadata.set(ggml_special("eot"), other.get<std::uint32_t>());
+  return {};
+}
+
 Status set_ids(const HfDirectory& directory, const HfTokens& tokens, GgufMetadata& metadata) {
   std::optional<Json> tokenizer_config;
   if (const auto path = directory.find_file("tokenizer_config.json")) {
@@ -446,7 +461,7 @@ Status set_ids(const HfDirectory& directory, const HfTokens& tokens, GgufMetadat
     if (!id || *id >= tokens.texts.size()) continue;
     metadata.set(ggml_special(name), static_cast<std::uint32_t>(*id));
   }
-  return {};
+  return set_end_of_turn(directory, tokens, metadata);
 }
 
 }  // namespace

@@ -85,9 +85,9 @@ TEST_F(RunVerbs, GenerationStopsWhereTheContextIsFull) {
 }
 
 TEST_F(RunVerbs, WrongPromptsAreInputErrors) {
-  expect_error(espalier({"run", "-m", model_, "--raw", "-p", ""}),
+  expect_error(espalier({"run", "--raw", "-m", model_, "-p", ""}),
                "the prompt is empty: it has no token to start from");
-  expect_error(espalier({"run", "-m", model_, "--raw", "-p", "abcdefgh", "--ctx", "7"}),
+  expect_error(espalier({"run", "--raw", "-m", model_, "-p", "abcdefgh", "--ctx", "7"}),
                "the prompt has 8 tokens, but the context holds 7; see --ctx");
   const std::string output = folder_ / "x";
   expect_error(espalier({"logits", model_, "--tokens", "1,300", "-o", output}),
@@ -106,6 +106,9 @@ TEST_F(RunVerbs, AVocabularyLargerThanTheEmbeddingIsAnError) {
 }
 
 TEST_F(RunVerbs, WrongCommandLinesExitWith2) {
+  EXPECT_EQ(espalier({"run", "-m", model_, "--json"}).exit_code, 2);
+  EXPECT_EQ(espalier({"run", "-m", model_, "-p", "a", "--reasoning", "maybe"}).exit_code, 2);
+  EXPECT_EQ(espalier({"run", "-m", model_, "-p", "a", "--raw", "--system", "b"}).exit_code, 2);
   EXPECT_EQ(espalier({"run"}).exit_code, 2);
   EXPECT_EQ(espalier({"run", "-m", model_, "-p", "a", "--temp", "-1"}).exit_code, 2);
   EXPECT_EQ(espalier({"run", "-m", model_, "-p", "a", "--frobnicate"}).exit_code, 2);

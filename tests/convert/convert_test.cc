@@ -186,6 +186,8 @@ TEST(Convert, FactorsOfLlama3) {
 TEST(Convert, DirectoriesOfOthers) {
   const test::TemporaryDirectory folder;
   const std::pair<const char*, const char*> cases[] = {{"models/llama-bf16", "BF16"},
+                                                       {"models/mistral", "BF16"},
+                                                       {"models/qwen3", "BF16"},
                                                        {"models/awq-gemm-g128", "Q5_0"},
                                                        {"models/ct-w4a16-asym-g128", "Q5_0"}};
   for (const auto& [name, format] : cases) {
@@ -301,6 +303,7 @@ TEST(ConvertTokenizer, ByteLevel) {
     EXPECT_EQ((*generation)["bos_token_id"], 261);
     const auto back = file::Gguf::open(place / "back.gguf");
     EXPECT_EQ(**back->string("tokenizer.chat_template"), "{{ messages }}");
+    EXPECT_EQ(**back->unsigned_integer("tokenizer.ggml.eot_token_id"), 262u);
     EXPECT_EQ(**back->boolean("tokenizer.ggml.add_bos_token"), std::string(pre) == "llama-bpe");
   }
 }
