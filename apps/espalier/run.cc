@@ -148,7 +148,8 @@ void add_run(CLI::App& app, Verb& run) {
   CLI::App* verb = app.add_subcommand("run", "Chat with a model, or let it continue a text");
   auto options = std::make_shared<RunOptions>();
   run::SamplerOptions& sampler = options->sampler;
-  verb->add_option("-m,--model", options->model, "A GGUF file, a directory, or a pulled model")->required();
+  verb->add_option("-m,--model", options->model, "A GGUF file, a directory, or a pulled model")
+      ->required();
   verb->add_option("-p,--prompt", options->prompt,
                    "A message to answer once; - reads standard input. Without it: a conversation");
   CLI::Option* raw = verb->add_flag("--raw", options->raw,
