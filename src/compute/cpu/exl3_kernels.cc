@@ -299,9 +299,18 @@ HWY_INLINE void multiply_rows(const std::uint16_t* sums, const Exl3Group* groups
   }
 }
 
-template <std::size_t kBits>
-void multiply_bits(const pack::Matrix& inner, std::size_t output, const Exl3Group* groups,
-                   std::size_t rows, float* scratch, float* y, std::size_t y_stride) {
+using Unpack = void (*)(const pack::Matrix& inner, std::size_t output_tile, std::size_t input_tile,
+                        std::uint16_t* sums);
+
+// By bits per weight.
+constexpr Unpack kUnpack[] = {nullptr,   unpack<1>, unpack<2>, unpack<3>, unpack<4>,
+                              unpack<5>, unpack<6>, unpack<7>, unpack<8>};
+
+bool supports(std::uint32_t bits) { return bits >= 1 && bits <= 8; }
+
+void multiply(const pack::Matrix& inner, std::size_t output, const Exl3Group* groups,
+              std::size_t rows, float* scratch, float* y, std::size_t y_stride) {
+  const Unpack unpack_tiles = kUnpack[inner.format->block_bytes / 32];
   // As in pack::exl3_weight, which adds 1024 to the byte sum.
   const float slope = half_to_float(0x1eee);
   const float base = slope * (1024 + kMul1Zero) + half_to_float(0xc931);
@@ -314,7 +323,7 @@ void multiply_bits(const pack::Matrix& inner, std::size_t output, const Exl3Grou
   const std::size_t row_groups = inner.cols / kExl3Inputs;
   for (std::size_t g = 0; g < row_groups; ++g) {
     for (std::size_t tile = 0; tile < kOutputTiles; ++tile) {
-      unpack<kBits>(inner, output / kTileInputs + tile, g * kTiles, sums);
+      unpack_tiles(inner, output / kTileInputs + tile, g * kTiles, sums);
       float* to = totals + tile * rows * kTotals;
       std::size_t r = 0;
       for (; r + 4 <= rows; r += 4) {
@@ -337,21 +346,6 @@ void multiply_bits(const pack::Matrix& inner, std::size_t output, const Exl3Grou
       }
     }
   }
-}
-
-using Multiply = void (*)(const pack::Matrix& inner, std::size_t output, const Exl3Group* groups,
-                          std::size_t rows, float* scratch, float* y, std::size_t y_stride);
-
-// By bits per weight.
-constexpr Multiply kMultiply[] = {nullptr,          multiply_bits<1>, multiply_bits<2>,
-                                  multiply_bits<3>, multiply_bits<4>, multiply_bits<5>,
-                                  multiply_bits<6>, multiply_bits<7>, multiply_bits<8>};
-
-bool supports(std::uint32_t bits) { return bits >= 1 && bits <= 8; }
-
-void multiply(const pack::Matrix& inner, std::size_t output, const Exl3Group* groups,
-              std::size_t rows, float* scratch, float* y, std::size_t y_stride) {
-  kMultiply[inner.format->block_bytes / 32](inner, output, groups, rows, scratch, y, y_stride);
 }
 
 #endif  // HWY_TARGET == HWY_SCALAR
