@@ -6,7 +6,6 @@
 
 #include <fstream>
 #include <iostream>
-#include <limits>
 #include <map>
 
 #include "base/interrupt.h"
@@ -61,7 +60,7 @@ class AnswerPrinter {
 };
 
 run::GenerateOptions generate_options(const RunOptions& options) {
-  return {.max_tokens = options.max_tokens.value_or(std::numeric_limits<std::size_t>::max()),
+  return {.max_tokens = options.max_tokens.value_or(kDefaultAnswerTokens),
           .sampler = options.sampler};
 }
 

@@ -36,6 +36,9 @@ Result<text::ChatTemplate> open_template(const ChatTemplateOptions& options) {
   std::unique_ptr<text::Tokenizer> tokenizer;
   if (const auto* gguf = std::get_if<file::Gguf>(&container)) {
     ESPALIER_TRY(tokenizer, text::tokenizer_from_gguf(*gguf));
+  } else if (const auto& directory = std::get<file::HfDirectory>(container);
+             directory.find_file("tokenizer.json")) {
+    ESPALIER_TRY(tokenizer, text::tokenizer_from_directory(directory.name()));
   }
   return text::ChatTemplate::parse(*source, options.model + ": chat template", tokenizer.get());
 }

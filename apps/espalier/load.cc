@@ -27,7 +27,17 @@ Result<LoadedModel> load(const std::string& model) {
   const auto* directory = std::get_if<file::HfDirectory>(loaded.container.get());
   ESPALIER_TRY(loaded.model,
                gguf != nullptr ? model::load_model(*gguf) : model::load_model(*directory));
-  if (gguf == nullptr) return loaded;
+  if (gguf == nullptr) {
+    // Directories may have tokens beyond the embedding, for other parts of a model; a prompt that
+    // has one of these is an error. They may also lack a tokenizer, which token lists do without.
+    auto tokenizer = text::tokenizer_from_directory(directory->name());
+    if (tokenizer) {
+      loaded.tokenizer = std::move(*tokenizer);
+    } else {
+      loaded.no_tokenizer = std::move(tokenizer.error());
+    }
+    return loaded;
+  }
   ESPALIER_TRY(loaded.tokenizer, text::tokenizer_from_gguf(*gguf));
   // An embedding may have rows to spare, but every token needs one.
   const std::size_t tokens = loaded.tokenizer->vocab_size();
@@ -41,9 +51,15 @@ Result<LoadedModel> load(const std::string& model) {
 
 Status need_tokenizer(const LoadedModel& loaded) {
   if (loaded.tokenizer != nullptr) return {};
-  return input_error(
-      "{}: the tokenizer of a Hugging Face directory cannot be read; give `logits` --tokens",
-      loaded.model->info().source);
+  return loaded.no_tokenizer;
+}
+
+Result<std::unique_ptr<text::Tokenizer>> open_tokenizer(const std::string& model) {
+  ESPALIER_TRY(const std::filesystem::path path, hub::find_model(model));
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) return text::tokenizer_from_directory(path);
+  ESPALIER_TRY(const file::Gguf gguf, file::Gguf::open(path));
+  return text::tokenizer_from_gguf(gguf);
 }
 
 void add_backend_options(CLI::App& verb, std::string& backend, int& threads) {

@@ -17,7 +17,8 @@ namespace espalier::app {
 struct LoadedModel {
   std::unique_ptr<file::Container> container;
   std::unique_ptr<model::Model> model;
-  std::unique_ptr<text::Tokenizer> tokenizer;  // null where the container has none we can read
+  std::unique_ptr<text::Tokenizer> tokenizer;  // null where a directory has none that can be read
+  Error no_tokenizer;                          // why it is null
 };
 
 // What `model` names: a GGUF file, a Hugging Face directory, or a model that was pulled.
@@ -26,7 +27,10 @@ struct LoadedModel {
 // The same with everything read, after a check that vocabulary and embedding agree.
 [[nodiscard]] Result<LoadedModel> load(const std::string& model);
 
-// An error that says what to do where there is no tokenizer.
+// The tokenizer of a model, whose weights need not be there.
+[[nodiscard]] Result<std::unique_ptr<text::Tokenizer>> open_tokenizer(const std::string& model);
+
+// An error that says why there is no tokenizer.
 [[nodiscard]] Status need_tokenizer(const LoadedModel& loaded);
 
 // Adds --backend, --exact and --threads to a verb; --exact is a backend of its own.

@@ -78,7 +78,7 @@ void add_logits(CLI::App& app, Verb& run) {
   CLI::App* verb = app.add_subcommand(
       "logits", "Write the logits of every position of a text to a safetensors file");
   auto options = std::make_shared<LogitsOptions>();
-  verb->add_option("model", options->model, "Model file (GGUF)")->required();
+  verb->add_option("model", options->model, "Model: a GGUF file or a directory")->required();
   CLI::Option_group* input = verb->add_option_group("input", "What the model reads");
   input->add_option("-p,--prompt", options->prompt, "A text; - reads standard input");
   input->add_option("--tokens", options->tokens, "Token ids: 1,2,3");

@@ -3,7 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <limits>
+#include <map>
 
 #include "base/interrupt.h"
 #include "base/mapped_file.h"
@@ -148,7 +148,7 @@ void add_run(CLI::App& app, Verb& run) {
   CLI::App* verb = app.add_subcommand("run", "Chat with a model, or let it continue a text");
   auto options = std::make_shared<RunOptions>();
   run::SamplerOptions& sampler = options->sampler;
-  verb->add_option("-m,--model", options->model, "Model file (GGUF)")->required();
+  verb->add_option("-m,--model", options->model, "A GGUF file, a directory, or a pulled model")->required();
   verb->add_option("-p,--prompt", options->prompt,
                    "A message to answer once; - reads standard input. Without it: a conversation");
   CLI::Option* raw = verb->add_flag("--raw", options->raw,
@@ -164,9 +164,8 @@ void add_run(CLI::App& app, Verb& run) {
       ->transform(CLI::CheckedTransformer(std::map<std::string, text::Reasoning>{
           {"on", text::Reasoning::kOn}, {"off", text::Reasoning::kOff}}))
       ->excludes(raw);
-  verb->add_option(
-      "-n,--tokens", options->max_tokens,
-      "Most tokens to generate; by default what it takes to answer, or 128 with --raw");
+  verb->add_option("-n,--tokens", options->max_tokens,
+                   "Most tokens to generate; by default 2048, or 128 where a text is continued");
   verb->add_option("--temp", sampler.temperature, "Temperature; 0 takes the most likely token")
       ->check(CLI::Range(0.0, 100.0))
       ->capture_default_str();

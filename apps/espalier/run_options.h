@@ -25,7 +25,9 @@ struct RunOptions {
   run::SamplerOptions sampler;
 };
 
-// Most tokens of a plain completion, which need not ever end by itself.
+// Most tokens of a plain completion, which need not ever end by itself, and of an answer, which a
+// small model can get lost in.
 inline constexpr std::size_t kDefaultTokens = 128;
+inline constexpr std::size_t kDefaultAnswerTokens = 2048;
 
 }  // namespace espalier::app

@@ -31,8 +31,7 @@ Status print(std::string_view bytes) {
 }
 
 Status tokenize(const TokenizeOptions& options) {
-  ESPALIER_TRY(const file::Gguf gguf, file::Gguf::open(options.model));
-  ESPALIER_TRY(const auto tokenizer, text::tokenizer_from_gguf(gguf));
+  ESPALIER_TRY(const auto tokenizer, open_tokenizer(options.model));
   if (!options.decode.empty()) {
     ESPALIER_TRY(const auto ids, parse_token_list(options.decode, "--decode"));
     const auto bytes = tokenizer->decode(ids, text::ControlTokens::kPrint);
@@ -52,7 +51,7 @@ Status tokenize(const TokenizeOptions& options) {
 void add_tokenize(CLI::App& app, Verb& run) {
   CLI::App* verb = app.add_subcommand("tokenize", "Print a text as token ids, or ids as a text");
   auto options = std::make_shared<TokenizeOptions>();
-  verb->add_option("model", options->model, "Model file (GGUF); a vocabulary alone is enough")
+  verb->add_option("model", options->model, "GGUF file or directory; a vocabulary alone is enough")
       ->required();
   verb->add_option("-p,--prompt", options->prompt, "A text; - reads standard input")
       ->capture_default_str();

@@ -111,7 +111,7 @@ struct DecoderConfig {
   std::size_t draft_layers = 0;  // that come after these in the file, and do not run
   bool whole_norms = false;      // the file has norms as in GGUF, see Architecture
 
-  // Calls change(attention) for each layer that has attention, or change(attention, layer).
+  // Calls change(attention, layer) for each layer that has attention.
   template <typename Change>
   void for_each_attention(const Change& change) {
     for (std::size_t l = 0; l < layers.size(); ++l) {
@@ -136,8 +136,7 @@ struct Architecture {
   float hugging_face_norm_offset = 0;
 };
 
-// --- What architectures share in reading their configuration
-// ---------------------------------------
+// --- What architectures share in reading their configuration -------------------------------------
 
 // What holds where a checkpoint is silent. 0: it must say.
 struct DecoderDefaults {
@@ -171,8 +170,7 @@ enum class LayerKind { kFull, kSliding, kLinear };
 // `fallback` is 0.
 [[nodiscard]] Result<float> read_softcap(const Settings& settings, Key key, double fallback);
 
-// --- The architectures, each in a file of its name
-// -------------------------------------------------
+// --- The architectures, each in a file of its name -----------------------------------------------
 
 extern const Architecture kLlama, kQwen2, kQwen3, kGemma2, kGemma3, kSmolLm3, kPhi3, kQwen3Moe,
     kGptOss, kQwen3Next, kQwen3_5, kQwen3_5Moe;

@@ -74,6 +74,7 @@ Result<Answer> Conversation::answer(const GenerateOptions& options,
   const auto common = static_cast<std::size_t>(differs - tokens.begin());
   GenerateOptions turn = options;
   turn.cached = std::min(common, tokens.size() - 1);
+  if (turn.cached < cached_.size() && !session_.model.info().can_rewind()) turn.cached = 0;
 
   Answer answer;
   answer.prompt_tokens = tokens.size();

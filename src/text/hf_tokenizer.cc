@@ -21,6 +21,7 @@ constexpr std::size_t kMaxUnusedIds = 1 << 16;
 // An added token as the file lists it.
 struct Added {
   AddedToken token;
+  std::string_view text;  // as the document holds it
   bool in_model = false;  // its text is also in the model's own vocabulary
 };
 
@@ -88,12 +89,13 @@ Status read_added(Reader& reader) {
     const JsonObject object((*list)[i], where);
     Added added;
     ESPALIER_TRY(const auto id, object.unsigned_integer("id"));
-    ESPALIER_TRY(auto content, object.string("content"));
+    ESPALIER_TRY(const auto content, object.string("content"));
     if (!id || *id >= kMaxTokens || !content) {
       return input_error("{}: found no 'id' below {} and 'content'", where, kMaxTokens);
     }
     added.token.id = static_cast<TokenId>(*id);
-    added.token.text = std::move(*content);
+    added.token.text = *content;
+    added.text = object.find("content")->get_ref<const std::string&>();
     for (const auto& [key, value] : {std::pair("special", &added.token.control),
                                      std::pair("single_word", &added.token.single_word),
                                      std::pair("lstrip", &added.token.strips_left),
@@ -134,10 +136,10 @@ Status read_tokens(Reader& reader) {
   }
   for (const auto& [id, text] : tokens) ids.emplace(text, id);
   for (Added& added : reader.added) {
-    const auto found = ids.find(added.token.text);
+    const auto found = ids.find(added.text);
     added.in_model = found != ids.end();
     if (!added.in_model) {
-      tokens.emplace_back(static_cast<std::size_t>(added.token.id), added.token.text);
+      tokens.emplace_back(static_cast<std::size_t>(added.token.id), added.text);
     } else if (found->second != static_cast<std::size_t>(added.token.id)) {
       return input_error("{}: added token {} has id {}, but {} in the model's vocabulary",
                          reader.document.where(), token_name(added.token.text), added.token.id,

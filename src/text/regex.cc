@@ -15,14 +15,17 @@
 namespace espalier::text {
 namespace {
 
-// Matching is tried on so many bytes first, and on four times as many each time the end of them is
-// reached. Steps of backtracking are limited in proportion.
-constexpr std::size_t kFirstWindow = 1024;
-constexpr std::size_t kStepsPerByte = 16;
+// Matching is tried on so many bytes, and within so many steps of backtracking, first. An attempt
+// that reaches the end of its bytes, or takes more steps, gets four times as many.
+constexpr std::size_t kFirstWindow = 256;
+constexpr std::size_t kFirstSteps = 512;
+constexpr std::size_t kMaxSteps = 0xffffffff;
 
-// How much of a text may be looked at beyond the first window of each attempt.
-constexpr std::size_t kExtraLooks = 64;
-constexpr std::size_t kExtraBytes = std::size_t{1} << 20;
+// What such attempts may cost in all, for each byte of the text and at least. More bytes cost one
+// each, and more steps as many, since a step may look at many bytes.
+constexpr std::size_t kCostPerByte = 16;
+constexpr std::size_t kLeastCost = std::size_t{1} << 20;
+constexpr std::size_t kBytesPerStep = 256;
 
 constexpr std::uint32_t kHeapKibibytes = 512 << 10;
 
@@ -99,10 +102,9 @@ struct RegexSearch::State {
   // Runs the pattern on text[begin, begin + window); an attempt that reaches the end of that where
   // it is not the end of the text gives PCRE2_ERROR_PARTIAL.
   int run(const pcre2_code* code, std::string_view text, std::size_t begin, std::size_t window,
-          std::uint32_t options) {
+          std::size_t steps, std::uint32_t options) {
     const std::size_t end = end_of_window(text, begin, window);
-    pcre2_set_match_limit(context.get(), static_cast<std::uint32_t>(std::min<std::size_t>(
-                                             window * kStepsPerByte, UINT32_MAX)));
+    pcre2_set_match_limit(context.get(), static_cast<std::uint32_t>(std::min(steps, kMaxSteps)));
     if (end < text.size()) options |= PCRE2_PARTIAL_HARD;
     return pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), end, begin,
                        options | PCRE2_NO_UTF_CHECK, data.get(), context.get());
@@ -124,7 +126,7 @@ RegexSearch::RegexSearch(const Regex& regex, std::string_view text)
     : regex_(regex),
       text_(text),
       state_(std::make_unique<State>()),
-      budget_(kExtraLooks * text.size() + kExtraBytes) {
+      budget_(kCostPerByte * text.size() + kLeastCost) {
   if (state_->data && state_->context) {
     pcre2_set_heap_limit(state_->context.get(), kHeapKibibytes);
   } else {
@@ -145,21 +147,27 @@ void RegexSearch::give_up() {
 // taken from the budget.
 std::optional<Regex::Match> RegexSearch::match_at(std::size_t begin) {
   std::uint32_t options = PCRE2_ANCHORED;
-  for (std::size_t window = kFirstWindow;;) {
-    const int count = state_->run(regex_.code_->code.get(), text_, begin, window, options);
+  std::size_t window = kFirstWindow, steps = kFirstSteps;
+  while (true) {
+    const int count = state_->run(regex_.code_->code.get(), text_, begin, window, steps, options);
+
     if (count >= 0) return state_->found();
     if (count == PCRE2_ERROR_NOMATCH) return std::nullopt;
     if (count == PCRE2_ERROR_JIT_STACKLIMIT && (options & PCRE2_NO_JIT) == 0) {
       options |= PCRE2_NO_JIT;  // which keeps its state on the heap
       continue;
     }
-    window *= 4;
-    const bool wants_more = count == PCRE2_ERROR_PARTIAL || count == PCRE2_ERROR_MATCHLIMIT;
-    if (!wants_more || window > budget_) {
+    std::size_t cost = budget_ + 1;  // of anything else: no memory
+    if (count == PCRE2_ERROR_PARTIAL) cost = window *= 4;
+    if (count == PCRE2_ERROR_MATCHLIMIT) {
+      steps *= 4;
+      cost = steps * (std::min(window, text_.size() - begin) / kBytesPerStep + 1);
+    }
+    if (cost > budget_) {
       give_up();
       return std::nullopt;
     }
-    budget_ -= window;
+    budget_ -= cost;
   }
 }
 
@@ -168,7 +176,9 @@ std::optional<Regex::Match> RegexSearch::find() {
   while (from_ <= text_.size()) {
     // One run for all places of a window, as long as it gets along with that window.
     const std::size_t end = State::end_of_window(text_, from_, kFirstWindow);
-    const int count = state_->run(regex_.code_->code.get(), text_, from_, kFirstWindow, 0);
+    const int count =
+        state_->run(regex_.code_->code.get(), text_, from_, kFirstWindow, kFirstSteps, 0);
+
     if (count >= 0 && (end == text_.size() || state_->found().begin < end)) return state_->found();
     if (count >= 0 || count == PCRE2_ERROR_NOMATCH) {
       from_ = end == text_.size() ? end + 1 : end;

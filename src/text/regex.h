@@ -67,7 +67,7 @@ class RegexSearch {
   std::unique_ptr<State> state_;
   std::size_t from_ = 0;
   std::optional<std::size_t> last_end_;
-  std::size_t budget_ = 0;  // bytes that may be looked at more than once
+  std::size_t budget_ = 0;  // what attempts that take long may still cost
 };
 
 }  // namespace espalier::text

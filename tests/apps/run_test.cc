@@ -6,6 +6,7 @@
 
 #include "file/safetensors.h"
 #include "support/command.h"
+#include "support/data.h"
 #include "support/files.h"
 #include "support/tiny_llama.h"
 
@@ -85,9 +86,9 @@ TEST_F(RunVerbs, GenerationStopsWhereTheContextIsFull) {
 }
 
 TEST_F(RunVerbs, WrongPromptsAreInputErrors) {
-  expect_error(espalier({"run", "-m", model_, "--raw", "-p", ""}),
+  expect_error(espalier({"run", "--raw", "-m", model_, "-p", ""}),
                "the prompt is empty: it has no token to start from");
-  expect_error(espalier({"run", "-m", model_, "--raw", "-p", "abcdefgh", "--ctx", "7"}),
+  expect_error(espalier({"run", "--raw", "-m", model_, "-p", "abcdefgh", "--ctx", "7"}),
                "the prompt has 8 tokens, but the context holds 7; see --ctx");
   const std::string output = folder_ / "x";
   expect_error(espalier({"logits", model_, "--tokens", "1,300", "-o", output}),
@@ -105,7 +106,54 @@ TEST_F(RunVerbs, AVocabularyLargerThanTheEmbeddingIsAnError) {
                path + ": the vocabulary has 300 tokens, but the embedding only 299 rows");
 }
 
+// A directory whose tokenizer has a letter, a space or a control token for each of its 24 rows.
+std::string write_directory(const test::TemporaryDirectory& folder) {
+  const std::filesystem::path directory = folder / "model";
+  std::filesystem::create_directory(directory);
+  for (const char* file : {"config.json", "model.safetensors"}) {
+    std::filesystem::copy(test::data_path("models/llama-bf16") / file, directory / file);
+  }
+  nlohmann::json vocab = {{"<s>", 0}, {"</s>", 1}, {"\u0120", 2}};
+  for (int i = 3; i < 24; ++i) vocab[std::string(1, static_cast<char>('a' + i - 3))] = i;
+  const nlohmann::json tokenizer = {
+      {"added_tokens",
+       {{{"id", 0}, {"content", "<s>"}, {"special", true}},
+        {{"id", 1}, {"content", "</s>"}, {"special", true}}}},
+      {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
+      {"decoder", {{"type", "ByteLevel"}}},
+      {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", nlohmann::json::array()}}}};
+  test::write_file(directory / "tokenizer.json", tokenizer.dump());
+  return directory.string();
+}
+
+TEST_F(RunVerbs, DirectoriesAreModelsToo) {
+  model_ = write_directory(folder_);
+  const auto result = run_json({"-p", "<s>the egg", "-n", "5", "--temp", "0"});
+  EXPECT_EQ(result["prompt_tokens"], 8);
+  EXPECT_EQ(result["output_tokens"], result["tokens"].size());
+  EXPECT_EQ(espalier({"tokenize", model_, "-p", "<s>a b"}).out, "0,3,2,4\n");
+
+  const std::string from_text = folder_ / "text", from_ids = folder_ / "ids";
+  ASSERT_EQ(espalier({"logits", model_, "-p", "<s>a b", "-o", from_text}).exit_code, 0);
+  ASSERT_EQ(espalier({"logits", model_, "--tokens", "0,3,2,4", "-o", from_ids}).exit_code, 0);
+  EXPECT_EQ(test::read_file(from_text), test::read_file(from_ids));
+}
+
+TEST_F(RunVerbs, ADirectoryWithoutATokenizerTakesTokensOnly) {
+  model_ = write_directory(folder_);
+  std::filesystem::remove(std::filesystem::path(model_) / "tokenizer.json");
+  const std::string message = model_ + ": there is no tokenizer.json";
+  expect_error(espalier({"run", "-m", model_, "-p", "a"}), message);
+  expect_error(espalier({"tokenize", model_, "-p", "a"}), message);
+  const std::string output = folder_ / "ids";
+  expect_error(espalier({"logits", model_, "-p", "a", "-o", output}), message);
+  EXPECT_EQ(espalier({"logits", model_, "--tokens", "1,2", "-o", output}).exit_code, 0);
+}
+
 TEST_F(RunVerbs, WrongCommandLinesExitWith2) {
+  EXPECT_EQ(espalier({"run", "-m", model_, "--json"}).exit_code, 2);
+  EXPECT_EQ(espalier({"run", "-m", model_, "-p", "a", "--reasoning", "maybe"}).exit_code, 2);
+  EXPECT_EQ(espalier({"run", "-m", model_, "-p", "a", "--raw", "--system", "b"}).exit_code, 2);
   EXPECT_EQ(espalier({"run"}).exit_code, 2);
   EXPECT_EQ(espalier({"run", "-m", model_, "-p", "a", "--temp", "-1"}).exit_code, 2);
   EXPECT_EQ(espalier({"run", "-m", model_, "-p", "a", "--frobnicate"}).exit_code, 2);

@@ -99,11 +99,13 @@ TEST_P(CpuOpsTest, GateAndAdd) {
     gate[0] = 200;
     gate[count / 2] = -200;
     gate[count - 1] = -88.5f;
-    const std::vector<float> up = numbers(count);
+    std::vector<float> up = numbers(count);
+    up[count / 3] = 9;
+    up[count / 4] = -9;
     std::vector<float> expected(count);
     std::vector<float> y(count);
-    for (const Activation activation :
-         {Activation::kSilu, Activation::kGeluTanh, Activation::kSigmoid}) {
+    for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh,
+                                        Activation::kSigmoid, Activation::kClampedSwiglu}) {
       std::vector<float> in_place = gate;
       reference_->gate(count, gate.data(), up.data(), activation, expected.data());
       one_->gate(count, gate.data(), up.data(), activation, y.data());

@@ -196,6 +196,22 @@ TEST(ReferenceOps, Activations) {
   EXPECT_FLOAT_EQ(activated(compute::Activation::kSilu, -1), -0.26894142f);
 }
 
+// Within its bounds c·σ(1.702·c)·(up + 1); a gate beyond 7 counts as 7, an up beyond ±7 as ±7.
+TEST(ReferenceOps, ClampedSwiglu) {
+  const std::vector<float> gates = {1, 7, 8, -100, 2, 2, 2};
+  const std::vector<float> ups = {0.5f, 0, 0, 1, 7, 9, -9};
+  std::vector<float> y(gates.size());
+  make_ops()->gate(y.size(), gates.data(), ups.data(), compute::Activation::kClampedSwiglu,
+                   y.data());
+  EXPECT_FLOAT_EQ(y[0], static_cast<float>(1.5 / (1 + std::exp(-1.702))));
+  EXPECT_FLOAT_EQ(y[1], static_cast<float>(7 / (1 + std::exp(-1.702 * 7))));
+  EXPECT_EQ(y[2], y[1]);
+  EXPECT_NEAR(y[3], 0, 1e-6);
+  EXPECT_FLOAT_EQ(y[4], static_cast<float>(2 * 8 / (1 + std::exp(-1.702 * 2))));
+  EXPECT_EQ(y[5], y[4]);
+  EXPECT_FLOAT_EQ(y[6], y[4] * -6 / 8);
+}
+
 TEST(ReferenceOps, GatedMlpIsItsParts) {
   const auto ops = make_ops();
   const auto gate = random_floats(3 * 2, 1), up = random_floats(3 * 2, 2);

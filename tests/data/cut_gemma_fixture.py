@@ -8,29 +8,11 @@ greedy continuation `greedy.i` with `margin.i`, the most likely minus the second
 TARGET keeps of each position's logits the 64 largest and every 257th: `ids.i` [positions, kept] and
 `logits.i` [positions, kept].
 """
-import json
 import pathlib
 import struct
 import sys
 
-
-def read(path):
-    data = path.read_bytes()
-    length = struct.unpack("<Q", data[:8])[0]
-    header = json.loads(data[8 : 8 + length])
-    body = data[8 + length :]
-    return {name: (entry["dtype"], entry["shape"], body[slice(*entry["data_offsets"])])
-            for name, entry in header.items() if name != "__metadata__"}
-
-
-def write(path, tensors):
-    header, body = {}, b""
-    for name, (dtype, shape, data) in tensors.items():
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(body), len(body) + len(data)]}
-        body += data
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    path.write_bytes(struct.pack("<Q", len(text)) + text + body)
+from cut_model_fixtures import read, write
 
 
 def main():
@@ -56,4 +38,5 @@ def main():
     write(pathlib.Path(sys.argv[2]), target)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -107,4 +107,5 @@ def main():
         print(name, transformers.__version__, {k: f"{v.float().std():.3f}" for k, v in golden.items()})
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -48,8 +48,8 @@ Variables variables_of(const ordered_json& context) {
 // What goes wrong with one rendering, or nothing.
 std::string difference(const Result<Template>& parsed, const Variables& variables,
                        const ordered_json& golden) {
-  Result<MarkedText> text = parsed ? parsed->render(variables, golden_time())
-                                   : Result<MarkedText>(parsed.error());
+  Result<MarkedText> text =
+      parsed ? parsed->render(variables, golden_time()) : Result<MarkedText>(parsed.error());
   if (golden.contains("rendered")) {
     if (!text) return text.error().message;
     const std::string expected = golden["rendered"];
@@ -57,7 +57,8 @@ std::string difference(const Result<Template>& parsed, const Variables& variable
     return "found:\n" + text->bytes() + "\nexpected:\n" + expected;
   }
   // What Python alone refuses need not be refused; what the template raises must be.
-  if (text) return golden["raised_by_template"] ? "no error, expected " + golden["error"].dump() : "";
+  if (text)
+    return golden["raised_by_template"] ? "no error, expected " + golden["error"].dump() : "";
   const std::string expected = printable(golden["error"].get<std::string>(), 2000);
   if (!golden["raised_by_template"] || text.error().message.ends_with(": " + expected)) return "";
   return "error: " + text.error().message + "\nexpected: " + expected;
@@ -66,7 +67,8 @@ std::string difference(const Result<Template>& parsed, const Variables& variable
 TEST(JinjaGoldens, TheTemplatesOfModelsRenderAsInTransformers) {
   std::map<std::string, Result<Template>> templates;
   for (const ordered_json& entry : lines("templates")) {
-    templates.emplace(entry["name"], Template::parse(entry["source"].get<std::string>(), "template"));
+    templates.emplace(entry["name"],
+                      Template::parse(entry["source"].get<std::string>(), "template"));
   }
   EXPECT_EQ(templates.size(), 46);
   std::size_t count = 0;
@@ -84,7 +86,8 @@ TEST(JinjaGoldens, TheLanguageMeansWhatItMeansInTransformers) {
   std::size_t count = 0;
   for (const ordered_json& golden : lines("snippets")) {
     const auto parsed = Template::parse(golden["template"].get<std::string>(), "template");
-    EXPECT_EQ(difference(parsed, variables_of(golden["context"]), golden), "") << golden["template"];
+    EXPECT_EQ(difference(parsed, variables_of(golden["context"]), golden), "")
+        << golden["template"];
     ++count;
   }
   EXPECT_EQ(count, 83);

@@ -405,8 +405,9 @@ Result<Value> Interpreter::attribute(const Value& value, std::string_view name) 
     if (const auto loop =
             std::dynamic_pointer_cast<LoopObject>(std::get<Value::ObjectPtr>(value.state()))) {
       using Which = LoopMethod::Which;
-      if (name == "cycle") return keep(std::make_shared<LoopMethod>(loop, Which::kCycle));
-      if (name == "changed") return keep(std::make_shared<LoopMethod>(loop, Which::kChanged));
+      if (name == "cycle") return Value::object(std::make_shared<LoopMethod>(loop, Which::kCycle));
+      if (name == "changed")
+        return Value::object(std::make_shared<LoopMethod>(loop, Which::kChanged));
     }
   }
   if (const Dict* dict = value.dict()) {
@@ -586,10 +587,6 @@ Result<Interpreter::Flow> Interpreter::run(const Statement& statement) {
       break;
     case StatementKind::kPrint: {
       ESPALIER_TRY(const Value value, evaluate(*statement.expression));
-      if (const Undefined* undefined = value.undefined();
-          undefined != nullptr && undefined->why == Undefined::Why::kUnsafe) {
-        return input_error("{}", undefined->message());
-      }
       ESPALIER_TRY(const MarkedText text, str(value));
       ESPALIER_CHECK(print(text));
       break;
@@ -676,8 +673,12 @@ Result<Interpreter::Flow> Interpreter::run_for(const Statement& statement, const
   if (sequence->items.empty()) return run_scoped(statement.otherwise);
 
   ESPALIER_CHECK(allocate(sizeof(LoopObject)));
-  const auto loop = std::make_shared<LoopObject>(sequence, statement, outer, depth);
-  const Value variable = keep(loop);
+  const auto loop = std::make_shared<LoopObject>(
+      sequence, statement, statement.recursion == Statement::Recursion::kYes ? outer : nullptr,
+      depth);
+  // Only a recursive loop has the scope that it is a variable in.
+  const bool recursive = statement.recursion == Statement::Recursion::kYes;
+  const Value variable = recursive ? keep(loop) : Value::object(loop);
   for (std::size_t i = 0; i < sequence->items.size(); ++i) {
     ESPALIER_CHECK(spend(1));
     ESPALIER_CHECK(allocate(sizeof(Scope) + 4 * kBytesOfValue));
@@ -805,10 +806,6 @@ Status Interpreter::print(const MarkedText& text) {
 
 Result<bool> Interpreter::holds(const Expression& condition) {
   ESPALIER_TRY(const Value value, evaluate(condition));
-  if (const Undefined* undefined = value.undefined();
-      undefined != nullptr && undefined->why == Undefined::Why::kUnsafe) {
-    return input_error("{}", undefined->message());
-  }
   return truthy(value);
 }
 

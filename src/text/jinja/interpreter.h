@@ -16,9 +16,9 @@
 namespace espalier::text::jinja {
 
 struct Limits {
-  std::size_t steps = 20'000'000;            // expressions, statements, and work on long values
-  std::size_t bytes = std::size_t{1} << 30;  // of all values made, whether still in use or not
-  std::size_t output = std::size_t{64} << 20;
+  std::size_t steps = 5'000'000;               // expressions, statements, and work on long values
+  std::size_t bytes = std::size_t{256} << 20;  // of all values made, whether still in use or not
+  std::size_t output = std::size_t{32} << 20;
   int depth = 600;  // of expressions, statements and macros inside of each other
 };
 
