@@ -159,6 +159,7 @@ std::vector<GgufSet> gguf_sets(const std::vector<std::string>& paths) {
     set.parts.push_back(path);
   }
   std::vector<GgufSet> list;
+  list.reserve(sets.size());
   for (auto& [stem, set] : sets) list.push_back(std::move(set));
   return list;
 }
