@@ -76,13 +76,13 @@ Result<Value> repeated(Interpreter& run, const Value& value, Integer count) {
   const std::size_t size = text != nullptr ? text->size() : sequence->items.size();
   if (count < 0 || size == 0) count = 0;
   const auto most = static_cast<Integer>(run.bytes_left());
-  if (static_cast<Integer>(size) * std::min(count, most) > most) {
+  if (count > 0 && count > most / static_cast<Integer>(size)) {
     return run.allocate(run.bytes_left() + 1).error();
   }
   const auto times = static_cast<std::size_t>(count);
   if (text != nullptr) {
     TextBuilder builder(run);
-    for (std::size_t i = 0; i < times; ++i) builder.append(*text);
+    append_times(builder, *text, times);
     return std::move(builder).finish();
   }
   ESPALIER_CHECK(run.allocate(size * times * sizeof(Value)));

@@ -156,6 +156,16 @@ Result<std::size_t> checked_width(Interpreter& run, Integer width) {
   return static_cast<std::size_t>(std::max<Integer>(width, 0));
 }
 
+void append_times(TextBuilder& builder, const MarkedText& text, std::size_t times) {
+  if (text.empty()) return;
+  constexpr std::size_t kPiece = 4096;
+  const std::size_t in_piece = std::min(times, std::max<std::size_t>(kPiece / text.size(), 1));
+  MarkedText piece;
+  for (std::size_t i = 0; i < in_piece; ++i) piece.append(text);
+  for (; times > in_piece; times -= in_piece) builder.append(piece);
+  builder.append(piece, 0, times * text.size());
+}
+
 Result<Value> padded(Interpreter& run, const MarkedText& text, Integer width,
                      const MarkedText& fill, Sides pad) {
   ESPALIER_TRY(const std::size_t wanted, checked_width(run, width));
@@ -168,9 +178,9 @@ Result<Value> padded(Interpreter& run, const MarkedText& text, Integer width,
   std::size_t left = missing / 2 + (missing & wanted & 1);
   if (pad != Sides::kBoth) left = pad == Sides::kLeft ? missing : 0;
   TextBuilder builder(run);
-  for (std::size_t i = 0; i < left; ++i) builder.append(fill);
+  append_times(builder, fill, left);
   builder.append(text);
-  for (std::size_t i = left; i < missing; ++i) builder.append(fill);
+  append_times(builder, fill, missing - left);
   return std::move(builder).finish();
 }
 

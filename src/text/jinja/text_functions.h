@@ -40,6 +40,9 @@ enum class LineBreaks { kDrop, kKeep };
 // The text with & < > ' " as HTML spells them; one that is HTML already, as it is.
 [[nodiscard]] Result<MarkedText> html_escaped(Interpreter& run, const MarkedText& text);
 
+// Appends `text` so many times, in large pieces.
+void append_times(TextBuilder& builder, const MarkedText& text, std::size_t times);
+
 // `text` with `fill` on both sides until it has `width` characters.
 [[nodiscard]] Result<Value> padded(Interpreter& run, const MarkedText& text, Integer width,
                                    const MarkedText& fill, Sides pad);
