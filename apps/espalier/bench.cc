@@ -85,8 +85,8 @@ std::string in_json(const Report& report) {
 std::string in_text(const Report& report, bool markdown) {
   std::string text =
       fmt::format("{}: {:.1f} MB of weights; {}, {}, {} threads; memory read at {:.1f} GB/s\n\n",
-                  report.subject, report.weight_bytes / 1e6, processor_name(),
-                  cpu::instructions(), report.threads, report.bandwidth / 1e9);
+                  report.subject, report.weight_bytes / 1e6, processor_name(), cpu::instructions(),
+                  report.threads, report.bandwidth / 1e9);
   const auto* const row =
       markdown ? "| {} | {} | {} | {} | {} |\n" : "{:12} {:>22} {:>24} {:>14} {:>14}\n";
   const auto add = [&](const auto&... cells) { text += fmt::format(fmt::runtime(row), cells...); };
