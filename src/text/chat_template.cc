@@ -99,6 +99,7 @@ Result<jinja::MarkedText> ChatTemplate::render(jinja::Variables variables,
 std::vector<TokenId> encode_rendered(const Tokenizer& tokenizer, const jinja::MarkedText& text) {
   std::vector<TextPart> parts;
   const std::vector<jinja::MarkedPart> marked = text.parts();
+  parts.reserve(marked.size());
   for (const jinja::MarkedPart& part : marked) {
     parts.push_back(
         {part.text, part.origin == Origin::kTemplate ? ParseSpecial::kYes : ParseSpecial::kNo});
