@@ -1,6 +1,7 @@
 // The functions that every template can call, Jinja's and those that Transformers adds.
 #include <algorithm>
 #include <array>
+#include <iterator>
 
 #include "text/jinja/builtins.h"
 
@@ -241,6 +242,7 @@ Status set_namespace(const Value& target, std::string_view name, const Value& va
 const std::vector<std::pair<std::string_view, Value>>& globals() {
   static const std::vector<std::pair<std::string_view, Value>> all = [] {
     std::vector<std::pair<std::string_view, Value>> list;
+    list.reserve(std::size(kFunctions) + 1);
     for (const Builtin& function : kFunctions) {
       list.emplace_back(function.name, Value::object(std::make_shared<Function>(function)));
     }
