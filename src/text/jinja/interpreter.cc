@@ -459,7 +459,8 @@ Result<Value> Interpreter::call(const Value& callee, Arguments arguments) {
   if (object == nullptr || !object->callable()) {
     return input_error("'{}' object is not callable", type_name(callee));
   }
-  const Value alive = callee;
+  // The call may overwrite the variable that `callee` is.
+  const Value alive = callee;  // NOLINT(performance-unnecessary-copy-initialization)
   return object->call(*this, std::move(arguments));
 }
 
