@@ -82,7 +82,8 @@ void for_each_match(const Pattern& pattern, std::string_view text,
     done = end;
   };
   if (const auto* plain = std::get_if<std::string>(&pattern)) {
-    for (std::size_t at = 0; !plain->empty() && (at = text.find(*plain, done)) != text.npos;) {
+    for (std::size_t at = 0;
+         !plain->empty() && (at = text.find(*plain, done)) != std::string::npos;) {
       found(at, at + plain->size());
     }
   } else {

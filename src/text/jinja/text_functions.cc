@@ -220,7 +220,8 @@ std::optional<double> parse_real(std::string_view text) {
   const bool negative = rest.starts_with('-');
   if (negative || rest.starts_with('+')) rest.remove_prefix(1);
   const bool spelled = rest == "inf" || rest == "infinity" || rest == "nan";
-  if (rest.empty() || (!spelled && rest.find_first_not_of("0123456789.e+-") != rest.npos)) {
+  if (rest.empty() ||
+      (!spelled && rest.find_first_not_of("0123456789.e+-") != std::string_view::npos)) {
     return std::nullopt;
   }
   double value = 0;
