@@ -484,7 +484,7 @@ class Parser {
     static constexpr std::array<std::string_view, 6> kSigns = {"==", "!=", "<", "<=", ">", ">="};
     if (current().kind == TokenKind::kOperator &&
         std::find(kSigns.begin(), kSigns.end(), current().text) != kSigns.end()) {
-      const std::string sign = current().text;
+      std::string sign = current().text;
       advance();
       return sign;
     }
