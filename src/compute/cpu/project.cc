@@ -15,19 +15,11 @@ namespace {
 
 using compute::Workspace;
 
-// `count` Ts of workspace memory, aligned to 64 bytes.
-template <typename T>
-T* take(Workspace& workspace, std::size_t count) {
-  static_assert(alignof(T) <= 64);
-  return reinterpret_cast<T*>(
-      workspace.floats((count * sizeof(T) + sizeof(float) - 1) / sizeof(float)));
-}
-
 void project_coded(ThreadPool& pool, Workspace& workspace, const float* x, std::size_t rows,
                    const pack::Matrix& w, const CodeKernel& kernel, float* y) {
   const Workspace::Frame frame(workspace);
   const CodeKernels& kernels = code_kernels();
-  const CodedRows coded = {.groups = take<CodedGroup>(workspace, rows * w.cols / kCodedGroup),
+  const CodedRows coded = {.groups = workspace.take<CodedGroup>(rows * w.cols / kCodedGroup),
                            .rows = rows,
                            .inputs = w.cols};
   pool.parallel_for(rows, [&](std::size_t begin, std::size_t end, std::size_t) {
@@ -40,9 +32,9 @@ void project_coded(ThreadPool& pool, Workspace& workspace, const float* x, std::
   const std::size_t parts = (blocks + most_blocks - 1) / most_blocks;
   const std::size_t panel_inputs = (blocks + parts - 1) / parts * kernel.block;
 
-  auto* panels = take<Panel>(workspace, pool.threads());
+  auto* panels = workspace.take<Panel>(pool.threads());
   const std::size_t lanes = kernels.lanes;
-  auto* all_sums = take<float>(workspace, pool.threads() * rows * lanes);
+  auto* all_sums = workspace.take<float>(pool.threads() * rows * lanes);
   const auto part = [&](std::size_t begin, std::size_t end, std::size_t thread) {
     float* sums = all_sums + thread * rows * lanes;
     for (std::size_t output = begin * lanes; output < std::min(end * lanes, w.rows);
@@ -113,7 +105,7 @@ void project_float(ThreadPool& pool, Workspace& workspace, const float* x, std::
   }
 
   const Workspace::Frame frame(workspace);
-  auto* all_decoded = take<float>(workspace, pool.threads() * kDecodedRows * w.cols);
+  auto* all_decoded = workspace.take<float>(pool.threads() * kDecodedRows * w.cols);
   const Decode decode = find_decode(w);
   pool.parallel_for(tiles, [&](std::size_t begin, std::size_t end, std::size_t thread) {
     float* decoded = all_decoded + thread * kDecodedRows * w.cols;
@@ -156,7 +148,7 @@ void project_exl3(ThreadPool& pool, Workspace& workspace, const float* x, std::s
   const pack::Matrix inner = pack::exl3_inner(w);
   constexpr std::size_t kRun = pack::kExl3Run;
   const std::size_t runs = inner.cols / kRun;
-  auto* groups = take<Exl3Group>(workspace, rows * runs);
+  auto* groups = workspace.take<Exl3Group>(rows * runs);
   const auto scale_at = [](Bytes scales, std::size_t i) {
     return half_to_float(load<std::uint16_t>(scales.data() + i * 2));
   };
@@ -175,7 +167,7 @@ void project_exl3(ThreadPool& pool, Workspace& workspace, const float* x, std::s
   });
 
   const std::size_t scratch_size = exl3_scratch(rows);
-  auto* all_scratch = take<float>(workspace, pool.threads() * scratch_size);
+  auto* all_scratch = workspace.take<float>(pool.threads() * scratch_size);
   float* products = workspace.floats(rows * inner.rows);
   const auto part = [&](std::size_t begin, std::size_t end, std::size_t thread) {
     for (std::size_t first = begin * kRun; first < end * kRun; first += kRun) {
