@@ -155,18 +155,6 @@ bool changes_value(const Value& value, std::string_view name) {
          std::find(kOfLists.begin(), kOfLists.end(), name) != kOfLists.end();
 }
 
-bool can_be_indexed(const Sequence& sequence) {
-  switch (sequence.kind) {
-    case SequenceKind::kList:
-    case SequenceKind::kTuple:
-    case SequenceKind::kRange:
-    case SequenceKind::kGroup:
-      return true;
-    default:
-      return false;
-  }
-}
-
 // Python's slice(start, stop, step).indices(length), as the indices themselves.
 struct SliceBounds {
   Integer start, stop, step;

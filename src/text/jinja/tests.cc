@@ -63,16 +63,7 @@ Result<Value> is_at_most(Call& call) { return ordered(call, "<=", true, true, fa
 bool is_sequence(const Value& value) {
   if (value.is_text() || value.dict() != nullptr || value.is_undefined()) return true;
   const Sequence* sequence = value.sequence();
-  if (sequence == nullptr) return false;
-  switch (sequence->kind) {
-    case SequenceKind::kList:
-    case SequenceKind::kTuple:
-    case SequenceKind::kRange:
-    case SequenceKind::kGroup:
-      return true;
-    default:
-      return false;
-  }
+  return sequence != nullptr && can_be_indexed(*sequence);
 }
 
 bool is_iterable(const Value& value) {

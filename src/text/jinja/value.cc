@@ -201,6 +201,18 @@ std::size_t weight_of_items(const Value& value, std::size_t most, std::size_t su
 
 }  // namespace
 
+bool can_be_indexed(const Sequence& sequence) {
+  switch (sequence.kind) {
+    case SequenceKind::kList:
+    case SequenceKind::kTuple:
+    case SequenceKind::kRange:
+    case SequenceKind::kGroup:
+      return true;
+    default:
+      return false;
+  }
+}
+
 std::string Undefined::message() const {
   switch (why) {
     case Why::kName:

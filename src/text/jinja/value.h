@@ -61,6 +61,9 @@ struct Sequence {
   mutable std::size_t consumed = 0;  // items of a generator that are gone
 };
 
+// Whether sequence[i] is defined: not of views and generators.
+[[nodiscard]] bool can_be_indexed(const Sequence& sequence);
+
 struct Dict {
   std::vector<std::pair<Value, Value>> items;  // in order of insertion, keys differ
   std::uint32_t depth = 1;
