@@ -23,27 +23,23 @@ namespace {
 // Prints bytes as they come, but only whole UTF-8 characters, so that a terminal never sees a half.
 class StreamPrinter {
  public:
-  void print(std::string_view bytes) {
-    pending_ += bytes;
-    flush(text::complete_utf8_prefix(pending_));
-  }
-  // Ends the line; a character that was cut off becomes U+FFFD.
+  void print(std::string_view bytes) { write(characters_.add(bytes)); }
+
+  // Ends the line.
   Status finish() {
-    if (!pending_.empty()) pending_ = "\xef\xbf\xbd";
-    flush(pending_.size());
-    if (status_ && !ends_line_) status_ = write_stdout("\n");
+    write(characters_.finish());
+    if (!ends_line_) write("\n");
     return status_;
   }
 
  private:
-  void flush(std::size_t count) {
-    if (count == 0 || !status_) return;
-    status_ = write_stdout(std::string_view(pending_).substr(0, count));
-    ends_line_ = pending_[count - 1] == '\n';
-    pending_.erase(0, count);
+  void write(const std::string& text) {
+    if (text.empty() || !status_) return;
+    status_ = write_stdout(text);
+    ends_line_ = text.ends_with('\n');
   }
 
-  std::string pending_;
+  text::WholeCharacters characters_;
   bool ends_line_ = true;
   Status status_;
 };

@@ -138,6 +138,14 @@ std::string repository_label(const ModelName& name) {
                                  : fmt::format("{}@{}", name.repository, name.revision);
 }
 
+std::string revision_segment(const ModelName& name) {
+  std::string segment = name.revision;
+  for (std::size_t i = 0; (i = segment.find('/', i)) != std::string::npos;) {
+    segment.replace(i, 1, "%2F");
+  }
+  return segment;
+}
+
 bool fits(std::string_view pattern, std::string_view path) {
   if (pattern.empty()) return true;
   const std::string glob(has_wildcard(pattern) ? std::string(pattern)
@@ -176,12 +184,9 @@ Result<fs::path> models_folder() {
 
 Result<fs::path> repository_folder(const ModelName& name) {
   ESPALIER_TRY(const fs::path root, models_folder());
-  std::string label = repository_label(name);
-  // Behind "org/", slashes belong to the revision.
-  for (std::size_t i = label.find('/') + 1; i < label.size(); ++i) {
-    if (label[i] == '/') label.replace(i, 1, "%2F");
-  }
-  return root / label;
+  ModelName flat = name;
+  flat.revision = revision_segment(name);
+  return root / repository_label(flat);
 }
 
 Result<std::vector<CachedModel>> list_cached() {

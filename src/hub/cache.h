@@ -24,6 +24,9 @@ struct ModelName {
 // "org/repo@revision", without "@main".
 [[nodiscard]] std::string repository_label(const ModelName& name);
 
+// The revision as one part of a path or URL: the slashes that Git allows in it become %2F.
+[[nodiscard]] std::string revision_segment(const ModelName& name);
+
 // Whether the path of a file, or its last part, fits `pattern`: a glob if it has any of *?[, else a
 // part of the name; upper and lower case alike. Everything fits the empty pattern.
 [[nodiscard]] bool fits(std::string_view pattern, std::string_view path);

@@ -138,16 +138,8 @@ Hub hub_from_environment() {
 }
 
 Result<RemoteRepository> list_repository(const Hub& hub, const ModelName& name) {
-  const std::string url =
-      fmt::format("{}/api/models/{}/revision/{}?blobs=true", hub.endpoint, name.repository,
-                  // One segment: a slash in it is part of the name.
-                  [&name] {
-                    std::string revision = name.revision;
-                    for (std::size_t i = 0; (i = revision.find('/', i)) != std::string::npos;) {
-                      revision.replace(i, 1, "%2F");
-                    }
-                    return revision;
-                  }());
+  const std::string url = fmt::format("{}/api/models/{}/revision/{}?blobs=true", hub.endpoint,
+                                      name.repository, revision_segment(name));
   ESPALIER_TRY(const std::string body, http_get(url, hub.token, kMaxListingBytes));
   ESPALIER_TRY(const file::Json json, file::parse_json(as_bytes(body), url));
   const file::JsonObject answer(json, url);

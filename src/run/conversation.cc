@@ -30,34 +30,27 @@ class AnswerStream {
  private:
   void pass(const std::vector<text::OutputPart>& parts) {
     for (const text::OutputPart& part : parts) {
-      if (part.kind != pending_.kind) flush();
-      pending_.kind = part.kind;
-      pending_.text += part.text;
-      give(text::complete_utf8_prefix(pending_.text));
+      if (part.kind != kind_) flush();
+      kind_ = part.kind;
+      give(characters_.add(part.text));
     }
   }
 
-  // A character that was cut off becomes U+FFFD.
-  void flush() {
-    if (pending_.text.empty()) return;
-    pending_.text = "\xef\xbf\xbd";
-    give(pending_.text.size());
-  }
+  void flush() { give(characters_.finish()); }
 
-  void give(std::size_t count) {
-    if (count == 0) return;
-    const text::OutputPart part{pending_.kind, pending_.text.substr(0, count)};
-    pending_.text.erase(0, count);
-    const bool thought = part.kind == text::OutputPart::Kind::kThought;
-    (thought ? answer_.reasoning : answer_.text) += part.text;
-    on_part_(part);
+  void give(std::string text) {
+    if (text.empty()) return;
+    const bool thought = kind_ == text::OutputPart::Kind::kThought;
+    (thought ? answer_.reasoning : answer_.text) += text;
+    on_part_({kind_, std::move(text)});
   }
 
   const text::Tokenizer& tokenizer_;
   text::ThoughtSplitter splitter_;
   const Conversation::OnPart& on_part_;
   Answer& answer_;
-  text::OutputPart pending_;
+  text::OutputPart::Kind kind_ = text::OutputPart::Kind::kAnswer;
+  text::WholeCharacters characters_;
 };
 
 }  // namespace

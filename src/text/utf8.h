@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <string_view>
 
 namespace espalier::text {
@@ -69,5 +70,27 @@ namespace espalier::text {
   }
   return bytes.size();
 }
+
+// Text that comes in pieces, given out in whole characters.
+class WholeCharacters {
+ public:
+  // What can be given out once `bytes` are there too.
+  [[nodiscard]] std::string add(std::string_view bytes) {
+    held_ += bytes;
+    const std::size_t count = complete_utf8_prefix(held_);
+    std::string whole = held_.substr(0, count);
+    held_.erase(0, count);
+    return whole;
+  }
+  // At the end of the text: U+FFFD if it ends inside a character, otherwise nothing.
+  [[nodiscard]] std::string finish() {
+    const bool cut_off = !held_.empty();
+    held_.clear();
+    return cut_off ? "\xef\xbf\xbd" : "";
+  }
+
+ private:
+  std::string held_;
+};
 
 }  // namespace espalier::text

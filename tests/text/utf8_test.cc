@@ -22,5 +22,15 @@ TEST(CompleteUtf8Prefix, BrokenBytesAreNotHeldBack) {
   EXPECT_EQ(complete_utf8_prefix("\xc3\xa9\xa9"), 3u) << "a stray continuation after a character";
 }
 
+TEST(WholeCharacters, GiveOutWhatIsComplete) {
+  WholeCharacters characters;
+  EXPECT_EQ(characters.add("a\xe2\x82"), "a");
+  EXPECT_EQ(characters.add("\xac!"), "\xe2\x82\xac!");
+  EXPECT_EQ(characters.finish(), "");
+  EXPECT_EQ(characters.add("b\xf0\x9f"), "b");
+  EXPECT_EQ(characters.finish(), "\xef\xbf\xbd");
+  EXPECT_EQ(characters.add("c"), "c") << "what was cut off is gone";
+}
+
 }  // namespace
 }  // namespace espalier::text
