@@ -27,6 +27,7 @@ int main(int argc, char** argv) {
   app::add_list(app, verb);
   app::add_rm(app, verb);
   app::add_bench(app, verb);
+  app::add_profile(app, verb);
 
   try {
     app.parse(argc, argv);

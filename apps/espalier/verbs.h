@@ -14,6 +14,7 @@ using Verb = std::function<Status()>;
 void add_chat_template(CLI::App& app, Verb& run);
 void add_convert(CLI::App& app, Verb& run);
 void add_bench(CLI::App& app, Verb& run);
+void add_profile(CLI::App& app, Verb& run);
 void add_dequantize(CLI::App& app, Verb& run);
 void add_inspect(CLI::App& app, Verb& run);
 void add_tokenize(CLI::App& app, Verb& run);

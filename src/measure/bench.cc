@@ -7,7 +7,6 @@
 #include "base/half.h"
 #include "base/timer.h"
 #include "measure/bandwidth.h"
-#include "measure/profiled_ops.h"
 #include "pack/exl3.h"
 #include "pack/grouped_int4.h"
 #include "pack/mlx.h"
@@ -29,15 +28,49 @@ std::vector<run::TokenId> random_tokens(std::size_t count, std::size_t vocabular
   return tokens;
 }
 
-// Runs tokens through the model, `at_once` rows at a time.
-void forward(const run::Session& session, std::span<const run::TokenId> tokens, std::size_t first,
-             std::size_t at_once, std::vector<float>& logits) {
-  for (std::size_t done = 0; done < tokens.size();) {
-    const auto batch = tokens.subspan(done, std::min(at_once, tokens.size() - done));
-    run::forward_sequence(session, batch, first + done, run::Wanted::kLastLogits, logits.data());
-    done += batch.size();
+// A model with a cache, and the tokens that are run through it.
+class Workload {
+ public:
+  static Result<Workload> create(const model::Model& model, compute::KvType cache_type,
+                                 const ModelBenchOptions& options) {
+    const std::size_t fresh =
+        std::max({options.prompt_tokens, options.decode_tokens, std::size_t{1}});
+    ESPALIER_TRY(run::KvCache cache,
+                 run::KvCache::create(model.info(), 1, options.depth + fresh, cache_type));
+    return Workload(model, std::move(cache), options, fresh);
   }
-}
+
+  // Brings the tokens into the cache that are there before.
+  void fill(compute::Ops& ops) { forward(ops, 0, depth_, run::kPrefillRows); }
+  void prefill(compute::Ops& ops) { forward(ops, depth_, prompt_tokens_, run::kPrefillRows); }
+  void decode(compute::Ops& ops, std::size_t count) { forward(ops, depth_, count, 1); }
+
+ private:
+  Workload(const model::Model& model, run::KvCache cache, const ModelBenchOptions& options,
+           std::size_t fresh)
+      : model_(&model),
+        cache_(std::move(cache)),
+        depth_(options.depth),
+        prompt_tokens_(options.prompt_tokens),
+        tokens_(random_tokens(options.depth + fresh, model.info().vocab_size)),
+        logits_(model.info().vocab_size) {}
+
+  // Runs `count` tokens from position `first` on, `at_once` rows at a time.
+  void forward(compute::Ops& ops, std::size_t first, std::size_t count, std::size_t at_once) {
+    const run::Session session = {*model_, ops, cache_};
+    for (std::size_t done = 0; done < count;) {
+      const auto batch = std::span(tokens_).subspan(first + done, std::min(at_once, count - done));
+      run::forward_sequence(session, batch, first + done, run::Wanted::kLastLogits, logits_.data());
+      done += batch.size();
+    }
+  }
+
+  const model::Model* model_;
+  run::KvCache cache_;
+  std::size_t depth_, prompt_tokens_;
+  std::vector<run::TokenId> tokens_;
+  std::vector<float> logits_;
+};
 
 std::vector<std::byte> random_bytes(std::size_t count) {
   std::mt19937 random(2);
@@ -126,27 +159,20 @@ Spread spread(std::vector<double> samples) {
 
 Result<ModelBench> bench_model(const model::Model& model, compute::Ops& ops,
                                compute::KvType cache_type, const ModelBenchOptions& options) {
-  const std::size_t positions =
-      options.depth + std::max({options.prompt_tokens, options.decode_tokens, std::size_t{1}});
-  ESPALIER_TRY(run::KvCache cache, run::KvCache::create(model.info(), 1, positions, cache_type));
-  const run::Session session = {model, ops, cache};
-  const std::vector<run::TokenId> tokens = random_tokens(positions, model.info().vocab_size);
-  const std::span<const run::TokenId> fresh = std::span(tokens).subspan(options.depth);
-  std::vector<float> logits(model.info().vocab_size);
-
+  ESPALIER_TRY(Workload work, Workload::create(model, cache_type, options));
+  work.fill(ops);
   ModelBench bench = {};
   ProfiledOps profiled(ops);
-  forward({model, profiled, cache}, fresh.first(1), 0, 1, logits);
+  work.decode(profiled, 1);
   bench.bytes_per_token = static_cast<double>(profiled.account(Operator::kProject).weight_bytes);
 
-  forward(session, std::span(tokens).first(options.depth), 0, run::kPrefillRows, logits);
   std::vector<double> prefill, decode;
   for (int repeat = -1; repeat < options.repeats; ++repeat) {
     const Timer prefill_timer;
-    forward(session, fresh.first(options.prompt_tokens), options.depth, run::kPrefillRows, logits);
+    work.prefill(ops);
     const double prefill_seconds = prefill_timer.seconds();
     const Timer decode_timer;
-    forward(session, fresh.first(options.decode_tokens), options.depth, 1, logits);
+    work.decode(ops, options.decode_tokens);
     if (repeat < 0) continue;
     prefill.push_back(prefill_seconds);
     decode.push_back(decode_timer.seconds());
@@ -154,6 +180,23 @@ Result<ModelBench> bench_model(const model::Model& model, compute::Ops& ops,
   bench.prefill_seconds = spread(std::move(prefill));
   bench.decode_seconds = spread(std::move(decode));
   return bench;
+}
+
+Result<Profile> profile_model(const model::Model& model, compute::Ops& ops,
+                              compute::KvType cache_type, const ModelBenchOptions& options) {
+  ESPALIER_TRY(Workload work, Workload::create(model, cache_type, options));
+  ProfiledOps profiled(ops);
+  work.fill(ops);
+  Profile profile;
+  for (const bool counted : {false, true}) {
+    profiled.reset();
+    work.prefill(profiled);
+    if (counted) profile.prefill = profiled.accounts();
+    profiled.reset();
+    work.decode(profiled, options.decode_tokens);
+    if (counted) profile.decode = profiled.accounts();
+  }
+  return profile;
 }
 
 Result<PackedMatrix> random_matrix(const pack::Format& format, std::uint64_t rows,

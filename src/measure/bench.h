@@ -9,6 +9,7 @@
 #include "base/result.h"
 #include "base/thread_pool.h"
 #include "compute/ops.h"
+#include "measure/profiled_ops.h"
 #include "model/model.h"
 #include "pack/matrix.h"
 
@@ -39,6 +40,16 @@ struct ModelBenchOptions {
 [[nodiscard]] Result<ModelBench> bench_model(const model::Model& model, compute::Ops& ops,
                                              compute::KvType cache_type,
                                              const ModelBenchOptions& options);
+
+// What each operator did in a prefill and in decoding, in the order of Operator.
+struct Profile {
+  std::vector<OperatorAccount> prefill, decode;
+};
+
+// Runs prompt and decode once each, after a round that is not counted. Errors: as bench_model.
+[[nodiscard]] Result<Profile> profile_model(const model::Model& model, compute::Ops& ops,
+                                            compute::KvType cache_type,
+                                            const ModelBenchOptions& options);
 
 // A matrix of random weights in any format: values are near ±1/√cols.
 [[nodiscard]] Result<pack::PackedMatrix> random_matrix(const pack::Format& format,

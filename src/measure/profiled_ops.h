@@ -3,6 +3,7 @@
 
 #include <array>
 #include <string_view>
+#include <vector>
 
 #include "compute/ops.h"
 
@@ -44,6 +45,9 @@ class ProfiledOps final : public compute::Ops {
 
   [[nodiscard]] const OperatorAccount& account(Operator op) const {
     return accounts_[static_cast<std::size_t>(op)];
+  }
+  [[nodiscard]] std::vector<OperatorAccount> accounts() const {
+    return {accounts_.begin(), accounts_.end()};
   }
   void reset() { accounts_ = {}; }
 

@@ -67,5 +67,20 @@ TEST_F(BenchVerb, SaysWhatIsWrong) {
               HasSubstr("a table to look up"));
 }
 
+TEST(ProfileVerb, SaysWhatEachOperatorDid) {
+  const test::TemporaryDirectory folder;
+  const std::string model = folder / "tiny.gguf";
+  test::tiny_llama().write(model);
+  const auto result = test::run_command(
+      {ESPALIER_BINARY, "profile", "-m", model, "-p", "5", "-n", "3", "-d", "2"}, "");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("prefill of 5 tokens: "));
+  EXPECT_THAT(result.out, HasSubstr("decoding of 3 tokens: "));
+  EXPECT_THAT(result.out,
+              ::testing::ContainsRegex("project +[0-9]+ +[0-9.]+ +[0-9.]+% +[0-9.]+ GB/s"));
+  EXPECT_THAT(result.out, ::testing::ContainsRegex("attention +[0-9]+ "));
+  EXPECT_THAT(result.out, ::testing::Not(HasSubstr("delta_rule"))) << "what a model has not";
+}
+
 }  // namespace
 }  // namespace espalier
