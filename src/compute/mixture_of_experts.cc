@@ -1,7 +1,6 @@
 // The definition of a mixture of experts in terms of small operators.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <numeric>
 
 #include "compute/ops.h"
@@ -50,7 +49,7 @@ void Ops::mixture_of_experts(std::size_t rows, const float* x, const MixtureOfEx
   }
   const ExpertGroups groups = group_by_expert(choices, router.top_k, experts, workspace_);
 
-  std::memset(y, 0, rows * hidden * sizeof(float));
+  std::fill_n(y, rows * hidden, 0.0F);
   float* gathered = workspace_.floats(rows * hidden);
   for (std::size_t e = 0; e < experts; ++e) {
     const std::size_t count = groups.begin[e + 1] - groups.begin[e];
