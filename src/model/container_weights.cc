@@ -53,20 +53,20 @@ class HfWeights final : public Weights {
 
   const std::string& source() const override { return directory_.name(); }
 
-  Result<std::optional<pack::Matrix>> find_matrix(std::string_view name) const override {
-    return directory_.find_matrix(full_name(name));
-  }
-
-  Result<std::optional<std::vector<float>>> find_vector(std::string_view name) const override {
-    return directory_.find_values(full_name(name));
-  }
-
- private:
-  [[nodiscard]] std::string full_name(std::string_view name) const {
+  std::string stored_name(std::string_view name) const override {
     if (!name.starts_with(kPlain.model)) return fmt::format("{}{}", nesting_.head, name);
     return fmt::format("{}{}", nesting_.model, name.substr(kPlain.model.size()));
   }
 
+  Result<std::optional<pack::Matrix>> find_matrix(std::string_view name) const override {
+    return directory_.find_matrix(stored_name(name));
+  }
+
+  Result<std::optional<std::vector<float>>> find_vector(std::string_view name) const override {
+    return directory_.find_values(stored_name(name));
+  }
+
+ private:
   const file::HfDirectory& directory_;
   Nesting nesting_ = kPlain;
 };

@@ -71,7 +71,7 @@ Status Decoder::bind(const Modules& modules, float norm_offset) {
   ESPALIER_TRY(const auto layer_beyond, modules.weights().find_vector(beyond));
   if (layer_beyond) {
     return input_error("{}: has tensor '{}', but its configuration says {} layers; it is cut short",
-                       info_.source, beyond, layers);
+                       info_.source, modules.weights().stored_name(beyond), layers);
   }
   ESPALIER_TRY(final_norm_, modules.norm(Module::kFinalNorm, 0, c.hidden, norm_offset));
   return bind_head(modules);

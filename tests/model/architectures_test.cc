@@ -238,6 +238,22 @@ TEST(MultimodalCheckpoints, TheLanguageModelIsThePlainOne) {
   }
 }
 
+TEST(MultimodalCheckpoints, ErrorsNameTensorsAsTheFileDoes) {
+  Checkpoint checkpoint("mistral");
+  checkpoint.config["num_hidden_layers"] = 9;
+  checkpoint.config.erase("layer_types");
+  const std::string config =
+      Json{{"model_type", "mistral3"}, {"text_config", checkpoint.config}}.dump();
+  const std::string weights =
+      nested(checkpoint.weights(), "language_model.model.", "language_model.");
+  const Bytes files[] = {as_bytes(weights)};
+  const auto directory = value_or_throw(file::HfDirectory::parse(as_bytes(config), files, "dir"));
+  const auto model = load_model(directory);
+  ASSERT_FALSE(model);
+  EXPECT_EQ(model.error().message,
+            "dir: tensor 'language_model.model.layers.4.input_layernorm.weight' is missing");
+}
+
 // The first Qwen2-VL has everything in one configuration. Qwen3.5's sections interleave, and only a
 // part of a head turns.
 TEST(MultimodalCheckpoints, SectionsOfImagesDoNotChangeText) {

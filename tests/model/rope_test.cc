@@ -128,28 +128,29 @@ void expect_rope(const std::string& keys, double magnitude,
   }
 }
 
+// YaRN from 32 positions to 128.
+const std::vector<double> kYarnFrequencies = {
+    1,      0.197642353761,    0.025,   0.00790569415042,
+    0.0025, 0.000790569415042, 0.00025, 7.90569415042e-05};
+
 TEST(RopeConfig, YarnsMagnitudeIsGivenWeightedOrDerived) {
-  const std::vector<double> frequencies = {1,      0.197642353761,    0.025,   0.00790569415042,
-                                           0.0025, 0.000790569415042, 0.00025, 7.90569415042e-05};
   const std::string yarn =
       R"("yarn", "factor": 4.0, "original_max_position_embeddings": 32, "beta_fast": 4)";
-  expect_rope(yarn, 1.13862943611, frequencies);
-  expect_rope(yarn + R"(, "mscale": 1.0, "mscale_all_dim": 0.8)", 1.0249579608, frequencies);
-  expect_rope(yarn + R"(, "mscale": 0.707, "mscale_all_dim": 0.707)", 1, frequencies);
+  expect_rope(yarn, 1.13862943611, kYarnFrequencies);
+  expect_rope(yarn + R"(, "mscale": 1.0, "mscale_all_dim": 0.8)", 1.0249579608, kYarnFrequencies);
+  expect_rope(yarn + R"(, "mscale": 0.707, "mscale_all_dim": 0.707)", 1, kYarnFrequencies);
   // One of the two weights alone means nothing.
-  expect_rope(yarn + R"(, "mscale": 0.707)", 1.13862943611, frequencies);
-  expect_rope(yarn + R"(, "mscale": 1.0, "mscale_all_dim": 0.0)", 1.13862943611, frequencies);
+  expect_rope(yarn + R"(, "mscale": 0.707)", 1.13862943611, kYarnFrequencies);
+  expect_rope(yarn + R"(, "mscale": 1.0, "mscale_all_dim": 0.0)", 1.13862943611, kYarnFrequencies);
   expect_rope(yarn + R"(, "attention_factor": 1.5, "mscale": 1.0, "mscale_all_dim": 0.8)", 1.5,
-              frequencies);
+              kYarnFrequencies);
 }
 
 TEST(RopeConfig, YarnWithoutAFactorStretchesToTheContext) {
-  const std::vector<double> frequencies = {1,      0.197642353761,    0.025,   0.00790569415042,
-                                           0.0025, 0.000790569415042, 0.00025, 7.90569415042e-05};
   const std::string yarn =
       R"("yarn", "factor": null, "original_max_position_embeddings": 32, "beta_fast": 4)";
-  expect_rope(yarn, 1.13862943611, frequencies);
-  expect_rope(yarn + R"(, "mscale": 1.0, "mscale_all_dim": 0.8)", 1.0249579608, frequencies);
+  expect_rope(yarn, 1.13862943611, kYarnFrequencies);
+  expect_rope(yarn + R"(, "mscale": 1.0, "mscale_all_dim": 0.8)", 1.0249579608, kYarnFrequencies);
 }
 
 TEST(RopeConfig, YarnsRampLiesInTheElementsThatTurn) {
