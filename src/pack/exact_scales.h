@@ -144,8 +144,8 @@ inline std::vector<ExactGroup> exact_groups(const AffineGroup& group, float d,
     }
   }
   std::ranges::stable_sort(found, {}, &ExactGroup::minimum);
-  const auto same = std::ranges::unique(found, {}, &ExactGroup::minimum);
-  found.erase(same.begin(), same.end());
+  const auto same = [](ExactGroup a, ExactGroup b) { return a.minimum == b.minimum; };
+  found.erase(std::unique(found.begin(), found.end(), same), found.end());
   return found;
 }
 
