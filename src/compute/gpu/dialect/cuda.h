@@ -66,9 +66,8 @@ using std::tanh;
 }  // namespace espalier::gpu::cuda
 
 // Defines the kernel espalier_`name`, which runs `body` (last, so that it may hold commas).
-#define ESPALIER_ENTRY(name, Args, Memory, ...)                                               \
-  extern "C" __global__ void espalier_##name(const espalier::gpu::cuda::Args args) {          \
-    __shared__ espalier::gpu::cuda::Memory memory;                                            \
-    espalier::gpu::cuda::__VA_ARGS__({threadIdx.x, blockDim.x, blockIdx.x, blockIdx.y}, args, \
-                                     &memory);                                                \
+#define ESPALIER_ENTRY(name, Args, Memory, ...)                                    \
+  extern "C" __global__ void espalier_##name(const Args args) {                    \
+    __shared__ Memory memory;                                                      \
+    __VA_ARGS__({threadIdx.x, blockDim.x, blockIdx.x, blockIdx.y}, args, &memory); \
   }

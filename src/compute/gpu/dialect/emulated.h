@@ -316,10 +316,11 @@ Status run_kernel(std::string_view name, void (*body)(Thread, const Args&, Memor
 }  // namespace espalier::gpu::emulated
 
 // Defines the function launch::`name`, which runs `body` (last, so that it may hold commas) on a
+// Defines the function launch::`name`, which runs `body` (last, so that it may hold commas) on a
 // grid.
-#define ESPALIER_ENTRY(name, Args, Memory, ...)                                               \
-  namespace espalier::gpu::launch {                                                           \
-  [[nodiscard]] inline Status name(const Grid& grid, const emulated::Args& args) {            \
-    return emulated::run_kernel<emulated::Memory>(#name, &emulated::__VA_ARGS__, grid, args); \
-  }                                                                                           \
+#define ESPALIER_ENTRY(name, Args, Memory, ...)                           \
+  namespace launch {                                                      \
+  [[nodiscard]] inline Status name(const Grid& grid, const Args& args) {  \
+    return run_kernel<Memory>(#name, &emulated::__VA_ARGS__, grid, args); \
+  }                                                                       \
   }

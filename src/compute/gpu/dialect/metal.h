@@ -69,13 +69,16 @@ using metal::precise::tanh;
 
 }  // namespace espalier::gpu::metal_kernels
 
+// A block's memory, as a variable of its kernel. The type check defines it as Clang wants it.
+#ifndef ESPALIER_BLOCK_VARIABLE
+#define ESPALIER_BLOCK_VARIABLE threadgroup
+#endif
+
 // Defines the kernel espalier_`name`, which runs `body` (last, so that it may hold commas).
 #define ESPALIER_ENTRY(name, Args, Memory, ...)                                                \
-  kernel void espalier_##name(                                                                 \
-      constant const espalier::gpu::metal_kernels::Args& args [[buffer(0)]],                   \
-      uint3 block [[threadgroup_position_in_grid]], uint3 threads [[threads_per_threadgroup]], \
-      uint index [[thread_index_in_threadgroup]]) {                                            \
-    threadgroup espalier::gpu::metal_kernels::Memory memory;                                   \
-    espalier::gpu::metal_kernels::__VA_ARGS__({index, threads.x, block.x, block.y}, args,      \
-                                              &memory);                                        \
+  [[host_name("espalier_" #name)]] kernel void espalier_##name(                                \
+      constant const Args& args [[buffer(0)]], uint3 block [[threadgroup_position_in_grid]],   \
+      uint3 threads [[threads_per_threadgroup]], uint index [[thread_index_in_threadgroup]]) { \
+    ESPALIER_BLOCK_VARIABLE Memory memory_of_##name;                                           \
+    __VA_ARGS__({index, threads.x, block.x, block.y}, args, &memory_of_##name);                \
   }
