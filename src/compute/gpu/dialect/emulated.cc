@@ -95,7 +95,6 @@ class Machine {
         fibres_(grid.threads),
         memory_bytes_(kernel.memory_bytes) {
     shared_.name = "shared memory";
-    shared_.is_shared = true;
     shared_.bytes = memory_bytes_.data();
     shared_.states.resize(memory_bytes_.size());
   }
@@ -150,14 +149,13 @@ class Machine {
     }
     for (std::size_t i = 0; i < size; ++i) {
       ByteState& byte = memory.states[static_cast<std::size_t>(offset) + i];
-      const std::uint32_t begin = memory.is_shared ? block_epoch_ : 1;
-      if (access == Access::kRead && byte.written < begin) {
+      if (access == Access::kRead && byte.written == 0) {
         fail(fmt::format("reads element {} of {}, which nobody wrote", index, memory.name));
       }
-      const char* other = conflict(memory, byte.written, byte.writer);
+      const char* other = conflict(byte.written, byte.writer);
       const char* did = "wrote";
       if (other == nullptr && access == Access::kWrite) {
-        other = conflict(memory, byte.read, byte.reader);
+        other = conflict(byte.read, byte.reader);
         did = "read";
       }
       if (other != nullptr) {
@@ -173,13 +171,12 @@ class Machine {
 
   // What kind of other party touched the byte at `epoch` as `who` with no barrier since, if one
   // did.
-  [[nodiscard]] const char* conflict(const Watched& memory, std::uint32_t epoch,
-                                     std::uint32_t who) const {
+  [[nodiscard]] const char* conflict(std::uint32_t epoch, std::uint32_t who) const {
     if (epoch == epoch_) {
       if (who == kSeveralBlocks) return "block";
       return who == running_ ? nullptr : "thread";
     }
-    if (memory.is_shared || epoch < launch_epoch_) return nullptr;
+    if (epoch < launch_epoch_) return nullptr;
     return epoch < block_epoch_ || who == kSeveralBlocks ? "block" : nullptr;
   }
 
@@ -239,6 +236,7 @@ class Machine {
   void run_block() {
     epoch_ = block_epoch_ = next_epoch();
     std::fill(memory_bytes_.begin(), memory_bytes_.end(), std::byte{0xff});
+    std::fill(shared_.states.begin(), shared_.states.end(), ByteState{});
     for (Fibre& fibre : fibres_) fibre.state = State::kReady;
     while (error_.empty()) {
       for (std::uint32_t t = 0; t < fibres_.size() && error_.empty(); ++t) {

@@ -44,7 +44,6 @@ struct ByteState {
 // Bytes whose accesses are checked.
 struct Watched {
   std::string name;  // for messages
-  bool is_shared = false;
   std::byte* bytes = nullptr;
   std::vector<ByteState> states;  // one a byte
 };
