@@ -2,6 +2,23 @@
 
 namespace espalier::compute {
 
+void Ops::prepare(GatedMlp& mlp) {
+  for (Linear* linear : {&mlp.gate, &mlp.up, &mlp.down}) prepare(*linear);
+}
+
+void Ops::prepare(MixtureOfExperts& mixture) {
+  prepare(mixture.router.linear);
+  for (GatedMlp& expert : mixture.experts) prepare(expert);
+  if (mixture.shared) prepare(*mixture.shared);
+  if (mixture.shared_gate) prepare(*mixture.shared_gate);
+}
+
+void Ops::prepare(GatedDeltaNet& net) {
+  for (Linear* linear : {&net.qkv, &net.z, &net.b, &net.a, &net.qkvz, &net.ba, &net.output}) {
+    prepare(*linear);
+  }
+}
+
 void Ops::gated_mlp(std::size_t rows, const float* x, const GatedMlp& mlp, float* y) {
   const Workspace::Frame frame(workspace_);
   const std::size_t inner = mlp.down.weight.cols;

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -33,6 +34,9 @@ struct Row {
 struct Linear {
   pack::Matrix weight;      // [outputs, inputs]
   std::vector<float> bias;  // [outputs], or empty
+  // The weight's bits in the order in which one backend's kernels read them, or null: see
+  // Ops::prepare.
+  std::shared_ptr<const std::byte> arranged;
 };
 
 // Which elements of a head rotary embedding turns together.
@@ -178,6 +182,13 @@ struct SplitPart {
 class Ops {
  public:
   virtual ~Ops() = default;
+
+  // May set linear.arranged, for this backend alone: products become faster by it, with the same
+  // bits, and take memory of the weight's size.
+  virtual void prepare(Linear& /*linear*/) {}
+  void prepare(GatedMlp& mlp);
+  void prepare(MixtureOfExperts& mixture);
+  void prepare(GatedDeltaNet& net);
 
   // y[r] = row rows[r].token of `table`, decoded.
   virtual void embed(std::span<const Row> rows, const pack::Matrix& table, float* y) = 0;

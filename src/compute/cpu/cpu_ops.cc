@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "compute/cpu/arrange.h"
 #include "compute/cpu/attention.h"
 #include "compute/cpu/panel.h"
 #include "compute/cpu/recurrent.h"
@@ -41,6 +42,11 @@ class CpuOps final : public compute::Ops {
   CpuOps(std::size_t threads, Activations activations)
       : pool_(threads), activations_(activations) {}
 
+  void prepare(Linear& linear) override {
+    if (activations_ == Activations::kCoded)
+      linear.arranged = arranger_.arrange(pool_, linear.weight);
+  }
+
   void embed(std::span<const Row> rows, const pack::Matrix& table, float* y) override {
     pool_.parallel_for(rows.size(), [&](std::size_t begin, std::size_t end, std::size_t) {
       for (std::size_t r = begin; r < end; ++r) {
@@ -50,7 +56,8 @@ class CpuOps final : public compute::Ops {
   }
 
   void project(std::size_t rows, const float* x, const Linear& linear, float* y) override {
-    cpu::project(pool_, workspace(), x, rows, linear.weight, activations_, y);
+    cpu::project(pool_, workspace(), x, rows, linear.weight, linear.arranged.get(), activations_,
+                 y);
     if (linear.bias.empty()) return;
     const std::size_t outputs = linear.bias.size();
     for_rows(rows, outputs, [&](std::size_t r) {
@@ -248,6 +255,7 @@ class CpuOps final : public compute::Ops {
   }
 
   ThreadPool pool_;
+  Arranger arranger_;
   Activations activations_;
   std::array<RopeTable, 4> rope_tables_;  // models have one or two
   std::size_t next_rope_table_ = 0;

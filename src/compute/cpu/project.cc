@@ -16,7 +16,8 @@ namespace {
 using compute::Workspace;
 
 void project_coded(ThreadPool& pool, Workspace& workspace, const float* x, std::size_t rows,
-                   const pack::Matrix& w, const CodeKernel& kernel, float* y) {
+                   const pack::Matrix& w, const std::byte* arranged, const CodeKernel& kernel,
+                   float* y) {
   const Workspace::Frame frame(workspace);
   const CodeKernels& kernels = code_kernels();
   const CodedRows coded = {.groups = workspace.take<CodedGroup>(rows * w.cols / kCodedGroup),
@@ -34,6 +35,7 @@ void project_coded(ThreadPool& pool, Workspace& workspace, const float* x, std::
 
   auto* panels = workspace.take<Panel>(pool.threads());
   const std::size_t lanes = kernels.lanes;
+  const std::size_t row_bytes = blocks * kernel.block_bytes;
   auto* all_sums = workspace.take<float>(pool.threads() * rows * lanes);
   const auto part = [&](std::size_t begin, std::size_t end, std::size_t thread) {
     float* sums = all_sums + thread * rows * lanes;
@@ -42,7 +44,11 @@ void project_coded(ThreadPool& pool, Workspace& workspace, const float* x, std::
       std::fill_n(sums, rows * lanes, 0.0f);
       for (std::size_t first = 0; first < w.cols; first += panel_inputs) {
         const std::size_t inputs = std::min(panel_inputs, w.cols - first);
-        kernel.unpack(w, output, first, inputs, panels[thread]);
+        if (arranged != nullptr) {
+          kernel.unpack_arranged(arranged + output * row_bytes, first, inputs, panels[thread]);
+        } else {
+          kernel.unpack(w, output, first, inputs, panels[thread]);
+        }
         kernels.multiply(kernel.shape, panels[thread], coded, first, inputs, sums);
       }
       const std::size_t outputs = std::min(lanes, w.rows - output);
@@ -195,7 +201,7 @@ bool has_exl3_kernel(const pack::Matrix& w) {
 }  // namespace
 
 void project(ThreadPool& pool, Workspace& workspace, const float* x, std::size_t rows,
-             const pack::Matrix& w, Activations activations, float* y) {
+             const pack::Matrix& w, const std::byte* arranged, Activations activations, float* y) {
   if (rows == 0 || w.rows == 0) return;
   if (!w.input_scale.empty()) {
     if (activations == Activations::kCoded && has_exl3_kernel(w)) {
@@ -208,7 +214,7 @@ void project(ThreadPool& pool, Workspace& workspace, const float* x, std::size_t
       w.data.size() / w.rows <= std::numeric_limits<std::int32_t>::max() / kMaxLanes;
   if (activations == Activations::kCoded && reachable) {
     if (const CodeKernel* kernel = find_code_kernel(w)) {
-      return project_coded(pool, workspace, x, rows, w, *kernel, y);
+      return project_coded(pool, workspace, x, rows, w, arranged, *kernel, y);
     }
   }
   project_float(pool, workspace, x, rows, w, y);

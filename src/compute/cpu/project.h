@@ -21,7 +21,8 @@ enum class Activations {
 // Tolerance class. With coded activations a product errs by at most Σ_i |w_i|·a_i/32512, where a_i
 // is the largest magnitude among the 32 activations of i's group; plus float rounding. A row's
 // result has the same bits whatever the number of rows and threads.
+// `arranged` is w by arrange(), or null.
 void project(ThreadPool& pool, compute::Workspace& workspace, const float* x, std::size_t rows,
-             const pack::Matrix& w, Activations activations, float* y);
+             const pack::Matrix& w, const std::byte* arranged, Activations activations, float* y);
 
 }  // namespace espalier::cpu
