@@ -23,7 +23,6 @@ ThreadPool::ThreadPool(std::size_t threads) {
   if (threads == 0) threads = processors;
   // With fewer processors than threads, spinning would keep the awaited thread from running.
   spins_ = threads <= processors ? kSpins : 0;
-  claims_ = std::make_unique<Claim[]>(threads);
   workers_.reserve(threads - 1);
   for (std::size_t t = 1; t < threads; ++t) workers_.emplace_back([this, t] { work(t); });
 }
@@ -37,42 +36,42 @@ ThreadPool::~ThreadPool() {
 
 void ThreadPool::run(const Loop& loop) {
   loop_ = loop;
-  const auto workers = static_cast<std::uint32_t>(workers_.size());
-  unfinished_.store(workers, std::memory_order_relaxed);
-  const std::uint32_t number = started_.fetch_add(1, std::memory_order_release) + 1;
+  const auto count = static_cast<std::uint32_t>(loop.count);
+  const std::uint32_t number = started_.load(std::memory_order_relaxed) + 1;
+  unfinished_.store(count, std::memory_order_relaxed);
+  left_.store(std::uint64_t{number} << 32 | count, std::memory_order_release);
+  started_.store(number, std::memory_order_release);
   started_.notify_all();
-  run_part(0);
-  for (std::size_t part = 1; part <= workers; ++part) {
-    if (take_part(number, part)) unfinished_.fetch_sub(1, std::memory_order_acq_rel);
-  }
+  take_pieces(number, 0);
   std::uint32_t unfinished = unfinished_.load(std::memory_order_acquire);
   while (unfinished != 0) unfinished = await_change(unfinished_, unfinished);
 }
 
-bool ThreadPool::take_part(std::uint32_t loop, std::size_t part) {
-  // A worker that wakes up late finds its part of that loop taken, and maybe of later ones too.
-  std::uint32_t before = loop - 1;
-  if (!claims_[part].loop.compare_exchange_strong(before, loop, std::memory_order_acq_rel)) {
-    return false;
+void ThreadPool::take_pieces(std::uint32_t number, std::size_t thread) {
+  const auto share = static_cast<std::uint32_t>(2 * threads());
+  std::uint32_t done = 0;
+  std::uint64_t left = left_.load(std::memory_order_acquire);
+  // A worker that wakes up late finds nothing left of its loop, or the number of a later one.
+  while (left >> 32 == number) {
+    const auto end = static_cast<std::uint32_t>(left);
+    if (end == 0) break;
+    const std::uint32_t piece = (end + share - 1) / share;
+    if (!left_.compare_exchange_weak(left, left - piece, std::memory_order_acq_rel)) continue;
+    loop_.call(loop_.body, end - piece, end, thread);
+    done += piece;
+    left = left_.load(std::memory_order_acquire);
   }
-  run_part(part);
-  return true;
+  if (done != 0 && unfinished_.fetch_sub(done, std::memory_order_acq_rel) == done) {
+    unfinished_.notify_one();
+  }
 }
 
-void ThreadPool::run_part(std::size_t part) const {
-  const std::size_t begin = loop_.count * part / threads();
-  const std::size_t end = loop_.count * (part + 1) / threads();
-  if (begin != end) loop_.call(loop_.body, begin, end, part);
-}
-
-void ThreadPool::work(std::size_t part) {
+void ThreadPool::work(std::size_t thread) {
   std::uint32_t loop = 0;
   while (true) {
     loop = await_change(started_, loop);
     if (stop_) return;
-    if (take_part(loop, part) && unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      unfinished_.notify_one();
-    }
+    take_pieces(loop, thread);
   }
 }
 

@@ -2,28 +2,25 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <numeric>
 
 namespace espalier {
 namespace {
 
-// Every index is visited once, in the part that it belongs to.
+// Every index is visited once, by a thread that does nothing else meanwhile.
 void expect_split(ThreadPool& pool, std::size_t count) {
   std::vector<int> visits(count, 0);
-  std::vector<std::size_t> part_of(count, 0);
-  pool.parallel_for(count, [&](std::size_t begin, std::size_t end, std::size_t part) {
-    for (std::size_t i = begin; i < end; ++i) {
-      ++visits[i];
-      part_of[i] = part;
-    }
+  std::vector<std::atomic<int>> busy(pool.threads());
+  pool.parallel_for(count, [&](std::size_t begin, std::size_t end, std::size_t thread) {
+    ASSERT_LT(begin, end);
+    ASSERT_LE(end, count);
+    EXPECT_EQ(busy.at(thread)++, 0);
+    for (std::size_t i = begin; i < end; ++i) ++visits[i];
+    --busy[thread];
   });
   EXPECT_EQ(visits, std::vector<int>(count, 1));
-  for (std::size_t i = 0; count > 1 && i < count; ++i) {
-    const std::size_t t = part_of[i];
-    EXPECT_GE(i, count * t / pool.threads());
-    EXPECT_LT(i, count * (t + 1) / pool.threads());
-  }
 }
 
 TEST(ThreadPool, SplitsEveryCount) {
@@ -75,20 +72,32 @@ TEST(ThreadPool, WorksAfterAPause) {
   }
 }
 
-// A part that nobody has begun is done by the caller; one that was begun is waited for.
-TEST(ThreadPool, UnevenParts) {
+// All is done at the return, however unlike the pieces are.
+TEST(ThreadPool, UnevenPieces) {
   ThreadPool pool(4);
-  std::vector<long> sums(4, 0);
+  std::vector<long> sums(9, 0);
   for (int loop = 0; loop < 500; ++loop) {
-    pool.parallel_for(4, [&](std::size_t begin, std::size_t, std::size_t part) {
-      volatile long spent = 0;
-      for (std::size_t i = 0; i < (begin + static_cast<std::size_t>(loop)) % 4 * 1000; ++i) {
-        spent = spent + 1;
+    pool.parallel_for(sums.size(), [&](std::size_t begin, std::size_t end, std::size_t) {
+      for (std::size_t i = begin; i < end; ++i) {
+        volatile long spent = 0;
+        while (spent < (static_cast<long>(i) + loop) % 4 * 1000) spent = spent + 1;
+        sums[i] += static_cast<long>(i);
       }
-      sums[part] += static_cast<long>(begin);
     });
   }
-  EXPECT_EQ(sums, (std::vector<long>{0, 500, 1000, 1500}));
+  for (std::size_t i = 0; i < sums.size(); ++i) EXPECT_EQ(sums[i], 500 * static_cast<long>(i));
+}
+
+// A thread that is held up keeps one piece; the others do the rest.
+TEST(ThreadPool, OthersDoWhatASlowThreadCannot) {
+  ThreadPool pool(2);
+  std::atomic<std::size_t> done{0};
+  pool.parallel_for(64, [&](std::size_t begin, std::size_t end, std::size_t) {
+    // The first piece ends only when all others are done.
+    while (end == 64 && done < begin) std::this_thread::yield();
+    done += end - begin;
+  });
+  EXPECT_EQ(done, 64u);
 }
 
 TEST(ThreadPool, EndsWithoutHavingWorked) {
