@@ -23,9 +23,8 @@ struct BenchOptions {
   std::string format = "Q4_0";
   std::string shape = "4096x14336";
   std::size_t rows = 1;
-  std::string backend = "cpu";
+  BackendOptions backend;
   std::string output = "table";
-  int threads = 0;
   measure::ModelBenchOptions bench;
 };
 
@@ -108,13 +107,13 @@ Status print(const Report& report, const std::string& output) {
 }
 
 std::size_t thread_count(const BenchOptions& options) {
-  if (options.backend == "reference") return 1;
-  return ThreadPool(static_cast<std::size_t>(options.threads)).threads();
+  if (options.backend.name == "reference") return 1;
+  return ThreadPool(static_cast<std::size_t>(options.backend.threads)).threads();
 }
 
 Status bench_model(const BenchOptions& options) {
-  ESPALIER_TRY(const LoadedModel loaded, load(options.model));
-  const std::unique_ptr<compute::Ops> ops = make_backend(options.backend, options.threads);
+  ESPALIER_TRY(LoadedModel loaded, load(options.model));
+  const std::unique_ptr<compute::Ops> ops = make_backend(options.backend, loaded);
   ESPALIER_TRY(
       const measure::ModelBench bench,
       measure::bench_model(*loaded.model, *ops, cache_type(options.backend), options.bench));
@@ -158,7 +157,7 @@ Status bench_op(const BenchOptions& options) {
   const pack::Format* format = pack::find_format(options.format);
   if (format == nullptr) return input_error("--format '{}': no such format", options.format);
   ESPALIER_TRY(const auto shape, parse_shape(options.shape));
-  const std::unique_ptr<compute::Ops> ops = make_backend(options.backend, options.threads);
+  const std::unique_ptr<compute::Ops> ops = make_backend(options.backend);
   const std::size_t threads = thread_count(options);
   ESPALIER_TRY(const measure::ProjectBench bench,
                measure::bench_project(*ops, threads, *format, shape.first, shape.second,
@@ -218,7 +217,7 @@ void add_bench(CLI::App& app, Verb& run) {
   verb->add_option("--rows", options->rows, "Rows of activations")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
-  add_backend_options(*verb, options->backend, options->threads);
+  add_backend_options(*verb, options->backend);
   verb->callback([&run, options] { run = [options] { return bench(*options); }; });
 }
 

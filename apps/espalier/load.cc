@@ -1,7 +1,9 @@
 #include "load.h"
 
+#include <fstream>
 #include <iostream>
 #include <iterator>
+#include <optional>
 
 #include "compute/cpu/cpu_ops.h"
 #include "compute/reference/reference.h"
@@ -10,7 +12,25 @@
 namespace espalier::app {
 namespace {
 
-constexpr const char* kExactBackend = "cpu, exact";
+// Bytes of memory that can be had without taking any from others, or nothing where the system does
+// not say.
+std::optional<std::uint64_t> available_memory() {
+  std::ifstream info("/proc/meminfo");
+  for (std::string key, rest; info >> key && std::getline(info, rest);) {
+    if (key == "MemAvailable:") return std::stoull(rest) * 1024;  // kB
+  }
+  return std::nullopt;
+}
+
+// Whether a second copy of the weights leaves memory for all else.
+bool has_memory_for_copy(const file::Container& container) {
+  const auto matrices = file::list_matrices(container);
+  const std::optional<std::uint64_t> available = available_memory();
+  if (!matrices || !available) return matrices.operator bool();
+  std::uint64_t bytes = 0;
+  for (const file::NamedMatrix& matrix : *matrices) bytes += file::matrix_bytes(matrix.matrix);
+  return bytes <= *available / 4 * 3;
+}
 
 }  // namespace
 
@@ -62,27 +82,35 @@ Result<std::unique_ptr<text::Tokenizer>> open_tokenizer(const std::string& model
   return text::tokenizer_from_gguf(gguf);
 }
 
-void add_backend_options(CLI::App& verb, std::string& backend, int& threads) {
-  verb.add_option("--backend", backend, "What computes: cpu, or reference, the slow oracle")
+void add_backend_options(CLI::App& verb, BackendOptions& options) {
+  verb.add_option("--backend", options.name, "What computes: cpu, or reference, the slow oracle")
       ->check(CLI::IsMember({"cpu", "reference"}))
       ->capture_default_str();
-  verb.add_flag_callback(
-      "--exact", [&backend] { backend = kExactBackend; },
-      "The cpu backend with float32 activations: slower");
-  verb.add_option("-t,--threads", threads, "Threads; 0: one per processor")
+  verb.add_flag("--exact", options.exact, "The cpu backend with float32 activations: slower");
+  verb.add_flag("!--no-repack", options.repack,
+                "Compute from the file's own memory: slower, but takes half as much");
+  verb.add_option("-t,--threads", options.threads, "Threads; 0: one per processor")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
 }
 
-std::unique_ptr<compute::Ops> make_backend(const std::string& name, int threads) {
-  if (name == "reference") return reference::make_ops();
-  return cpu::make_ops(static_cast<std::size_t>(threads), name == kExactBackend
-                                                              ? cpu::Activations::kFloat32
-                                                              : cpu::Activations::kCoded);
+std::unique_ptr<compute::Ops> make_backend(const BackendOptions& options) {
+  if (options.name == "reference") return reference::make_ops();
+  return cpu::make_ops(static_cast<std::size_t>(options.threads),
+                       options.exact ? cpu::Activations::kFloat32 : cpu::Activations::kCoded);
 }
 
-compute::KvType cache_type(const std::string& backend) {
-  return backend == "reference" ? compute::KvType::kF32 : compute::KvType::kF16;
+std::unique_ptr<compute::Ops> make_backend(const BackendOptions& options, LoadedModel& loaded) {
+  std::unique_ptr<compute::Ops> ops = make_backend(options);
+  if (options.repack && has_memory_for_copy(*loaded.container)) {
+    loaded.model->prepare(*ops);
+    file::release_pages(*loaded.container);
+  }
+  return ops;
+}
+
+compute::KvType cache_type(const BackendOptions& options) {
+  return options.name == "reference" ? compute::KvType::kF32 : compute::KvType::kF16;
 }
 
 Result<std::string> text_or_stdin(const std::string& text) {

@@ -33,14 +33,26 @@ struct LoadedModel {
 // An error that says why there is no tokenizer.
 [[nodiscard]] Status need_tokenizer(const LoadedModel& loaded);
 
-// Adds --backend, --exact and --threads to a verb; --exact is a backend of its own.
-void add_backend_options(CLI::App& verb, std::string& backend, int& threads);
+// What computes, as verbs are asked for it.
+struct BackendOptions {
+  std::string name = "cpu";
+  int threads = 0;     // 0: one per processor
+  bool exact = false;  // float32 activations
+  bool repack = true;  // weights may be put in the order that kernels read fastest
+};
 
-// The backend of that name; `threads` 0 means one per processor.
-[[nodiscard]] std::unique_ptr<compute::Ops> make_backend(const std::string& name, int threads);
+// Adds --backend, --exact, --no-repack and --threads to a verb.
+void add_backend_options(CLI::App& verb, BackendOptions& options);
+
+[[nodiscard]] std::unique_ptr<compute::Ops> make_backend(const BackendOptions& options);
+
+// The same with a model's weights prepared for it, in a copy of them where there is memory for
+// that.
+[[nodiscard]] std::unique_ptr<compute::Ops> make_backend(const BackendOptions& options,
+                                                         LoadedModel& loaded);
 
 // The element type of the key-value cache that goes with a backend: the oracle keeps floats.
-[[nodiscard]] compute::KvType cache_type(const std::string& backend);
+[[nodiscard]] compute::KvType cache_type(const BackendOptions& options);
 
 // `text`, or all of standard input if it is "-".
 [[nodiscard]] Result<std::string> text_or_stdin(const std::string& text);

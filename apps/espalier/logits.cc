@@ -21,8 +21,7 @@ struct LogitsOptions {
   std::string tokens;
   std::string tokens_file;
   std::string output;
-  std::string backend = "cpu";
-  int threads = 0;
+  BackendOptions backend;
 };
 
 Result<std::vector<run::TokenId>> tokens_of(const LogitsOptions& options,
@@ -39,11 +38,11 @@ Result<std::vector<run::TokenId>> tokens_of(const LogitsOptions& options,
 
 Status write_logits(const LogitsOptions& options) {
   const std::atomic<bool>& stop = interrupted();
-  ESPALIER_TRY(const LoadedModel loaded, load(options.model));
+  ESPALIER_TRY(LoadedModel loaded, load(options.model));
   const model::ModelInfo& info = loaded.model->info();
   ESPALIER_TRY(const std::vector<run::TokenId> tokens, tokens_of(options, loaded));
   ESPALIER_CHECK(run::check_tokens(info, tokens, info.context_length));
-  const std::unique_ptr<compute::Ops> ops = make_backend(options.backend, options.threads);
+  const std::unique_ptr<compute::Ops> ops = make_backend(options.backend, loaded);
   ESPALIER_TRY(run::KvCache cache,
                run::KvCache::create(info, 1, tokens.size(), cache_type(options.backend)));
   ESPALIER_TRY(auto writer, file::SafetensorsWriter::create(
@@ -88,7 +87,7 @@ void add_logits(CLI::App& app, Verb& run) {
   verb->add_option("-o,--output", options->output,
                    "Gets `tokens` (I32) and `logits` (F32, [positions, vocabulary])")
       ->required();
-  add_backend_options(*verb, options->backend, options->threads);
+  add_backend_options(*verb, options->backend);
   verb->callback([&run, options] { run = [options] { return write_logits(*options); }; });
 }
 

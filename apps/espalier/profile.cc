@@ -14,8 +14,7 @@ namespace {
 
 struct ProfileOptions {
   std::string model;
-  std::string backend = "cpu";
-  int threads = 0;
+  BackendOptions backend;
   measure::ModelBenchOptions work = {.prompt_tokens = 128, .decode_tokens = 32};
 };
 
@@ -49,8 +48,8 @@ std::string table(std::string_view title, std::size_t tokens,
 }
 
 Status profile(const ProfileOptions& options) {
-  ESPALIER_TRY(const LoadedModel loaded, load(options.model));
-  const std::unique_ptr<compute::Ops> ops = make_backend(options.backend, options.threads);
+  ESPALIER_TRY(LoadedModel loaded, load(options.model));
+  const std::unique_ptr<compute::Ops> ops = make_backend(options.backend, loaded);
   ESPALIER_TRY(
       const measure::Profile profile,
       measure::profile_model(*loaded.model, *ops, cache_type(options.backend), options.work));
@@ -84,7 +83,7 @@ void add_profile(CLI::App& app, Verb& run) {
   verb->add_option("-d,--depth", options->work.depth, "Tokens that are in the cache before")
       ->check(tokens)
       ->capture_default_str();
-  add_backend_options(*verb, options->backend, options->threads);
+  add_backend_options(*verb, options->backend);
   verb->callback([&run, options] { run = [options] { return profile(*options); }; });
 }
 

@@ -108,7 +108,7 @@ Status run_model(RunOptions options) {
   if (options.prompt) {
     ESPALIER_TRY(options.prompt, text_or_stdin(*options.prompt));
   }
-  ESPALIER_TRY(const LoadedModel loaded, load(options.model));
+  ESPALIER_TRY(LoadedModel loaded, load(options.model));
   const model::ModelInfo& info = loaded.model->info();
   ESPALIER_CHECK(need_tokenizer(loaded));
   std::optional<text::ChatTemplate> chat;
@@ -123,7 +123,7 @@ Status run_model(RunOptions options) {
   }
   ESPALIER_TRY(run::KvCache cache,
                run::KvCache::create(info, 1, context, cache_type(options.backend)));
-  const std::unique_ptr<compute::Ops> ops = make_backend(options.backend, options.threads);
+  const std::unique_ptr<compute::Ops> ops = make_backend(options.backend, loaded);
   const run::Session session{*loaded.model, *ops, cache};
   if (!chat) {
     if (!options.raw) {
@@ -184,7 +184,7 @@ void add_run(CLI::App& app, Verb& run) {
   verb->add_option("--ctx", options->context, "Most positions; 0: what the model was made for")
       ->check(CLI::Range(std::size_t{0}, std::size_t{1} << 30))
       ->capture_default_str();
-  add_backend_options(*verb, options->backend, options->threads);
+  add_backend_options(*verb, options->backend);
   verb->add_flag("--json", options->json, "Print one JSON object instead of text");
   verb->callback([&run, options] { run = [options] { return run_model(*options); }; });
 }

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "load.h"
 #include "run/generate.h"
 #include "text/chat_template.h"
 
@@ -13,8 +14,7 @@ namespace espalier::app {
 struct RunOptions {
   std::string model;
   std::optional<std::string> prompt;  // without one: a conversation
-  std::string backend = "cpu";
-  int threads = 0;
+  BackendOptions backend;
   std::size_t context = 0;
   bool json = false;
   bool raw = false;

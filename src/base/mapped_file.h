@@ -20,6 +20,9 @@ class MappedFile {
   ~MappedFile();
 
   [[nodiscard]] Bytes bytes() const { return bytes_; }
+
+  // Gives the memory of what was read so far back to the system, which reads it again when needed.
+  void release_pages() const;
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
 
  private:

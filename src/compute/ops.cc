@@ -2,6 +2,29 @@
 
 namespace espalier::compute {
 
+void Ops::prepare(GatedMlp& mlp) {
+  for (Linear* linear : {&mlp.gate, &mlp.up, &mlp.down}) prepare(*linear);
+}
+
+void Ops::prepare(MixtureOfExperts& mixture) {
+  prepare(mixture.router.linear);
+  for (GatedMlp& expert : mixture.experts) prepare(expert);
+  if (mixture.shared) prepare(*mixture.shared);
+  if (mixture.shared_gate) prepare(*mixture.shared_gate);
+}
+
+void Ops::prepare(GatedDeltaNet& net) {
+  for (Linear* linear : {&net.qkv, &net.z, &net.b, &net.a, &net.qkvz, &net.ba, &net.output}) {
+    prepare(*linear);
+  }
+}
+
+void Ops::project_all(std::size_t rows, const float* x, std::span<const Projection> projections) {
+  for (const Projection& projection : projections) {
+    project(rows, x, *projection.linear, projection.y);
+  }
+}
+
 void Ops::gated_mlp(std::size_t rows, const float* x, const GatedMlp& mlp, float* y) {
   const Workspace::Frame frame(workspace_);
   const std::size_t inner = mlp.down.weight.cols;
@@ -14,8 +37,8 @@ void Ops::gated_mlp(std::size_t rows, const float* x, const GatedMlp& mlp, float
     const SplitPart parts[] = {{1, gates, inner}, {1, ups, inner}};
     split(rows, inner, parts, both);
   } else {
-    project(rows, x, mlp.gate, gates);
-    project(rows, x, mlp.up, ups);
+    const Projection both[] = {{&mlp.gate, gates}, {&mlp.up, ups}};
+    project_all(rows, x, both);
   }
   gate(count, gates, ups, mlp.activation, gates);
   project(rows, gates, mlp.down, y);

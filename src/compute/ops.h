@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -33,6 +34,9 @@ struct Row {
 struct Linear {
   pack::Matrix weight;      // [outputs, inputs]
   std::vector<float> bias;  // [outputs], or empty
+  // The weight's bits in the order in which one backend's kernels read them, or null: see
+  // Ops::prepare.
+  std::shared_ptr<const std::byte> arranged;
 };
 
 // Which elements of a head rotary embedding turns together.
@@ -168,6 +172,12 @@ struct GatedDeltaNet {
   Linear output;  // [hidden, value_heads·value_dim]
 };
 
+// A projection and where its result goes: see Ops::project_all.
+struct Projection {
+  const Linear* linear = nullptr;
+  float* y = nullptr;
+};
+
 // One of the parts that a row is split into: see Ops::split.
 struct SplitPart {
   std::size_t width = 0;
@@ -179,11 +189,22 @@ class Ops {
  public:
   virtual ~Ops() = default;
 
+  // May set linear.arranged, for this backend alone: products become faster by it, with the same
+  // bits, and take memory of the weight's size.
+  virtual void prepare(Linear& /*linear*/) {}
+  void prepare(GatedMlp& mlp);
+  void prepare(MixtureOfExperts& mixture);
+  void prepare(GatedDeltaNet& net);
+
   // y[r] = row rows[r].token of `table`, decoded.
   virtual void embed(std::span<const Row> rows, const pack::Matrix& table, float* y) = 0;
 
   // y [rows, outputs] = x [rows, inputs] · Wᵀ + bias. EXL3 weights include their rotations.
   virtual void project(std::size_t rows, const float* x, const Linear& linear, float* y) = 0;
+
+  // The same of the same x for all of `projections`.
+  virtual void project_all(std::size_t rows, const float* x,
+                           std::span<const Projection> projections);
 
   // y = x / √(mean(x²) + epsilon) ∘ weight, for each row of `width` elements. y may be x.
   virtual void rms_norm(std::size_t rows, const float* x, std::span<const float> weight,

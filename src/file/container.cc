@@ -97,6 +97,11 @@ Result<std::vector<NamedMatrix>> list_matrices(const Container& container) {
   return std::move(contents.matrices);
 }
 
+void release_pages(const Container& container) {
+  if (const auto* gguf = std::get_if<Gguf>(&container)) return gguf->release_pages();
+  for (const Safetensors& file : std::get<HfDirectory>(container).files()) file.release_pages();
+}
+
 std::uint64_t matrix_bytes(const pack::Matrix& matrix) {
   std::uint64_t bytes = 0;
   for (const Bytes part : {matrix.data, matrix.scales, matrix.zeros, matrix.input_group,

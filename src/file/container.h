@@ -39,6 +39,9 @@ struct Contents {
 // Its matrices alone.
 [[nodiscard]] Result<std::vector<NamedMatrix>> list_matrices(const Container& container);
 
+// Gives the memory of the container's files back to the system, which reads them again when needed.
+void release_pages(const Container& container);
+
 // Bytes of a matrix with everything that it keeps beside its codes.
 [[nodiscard]] std::uint64_t matrix_bytes(const pack::Matrix& matrix);
 

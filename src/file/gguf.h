@@ -163,6 +163,11 @@ class Gguf {
       std::string_view key) const;
   [[nodiscard]] Result<std::optional<std::vector<double>>> numbers(std::string_view key) const;
 
+  // See MappedFile; for files that were opened.
+  void release_pages() const {
+    for (const MappedFile& file : files_) file.release_pages();
+  }
+
  private:
   Status read_metadata(Cursor& cursor, std::uint64_t count);
   Status read_tensors(Cursor& cursor, std::uint64_t count, Bytes file);

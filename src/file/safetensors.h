@@ -82,6 +82,11 @@ class Safetensors {
   [[nodiscard]] std::span<const SafetensorsTensor> tensors() const { return tensors_; }
   [[nodiscard]] const SafetensorsTensor* find(std::string_view tensor_name) const;
 
+  // See MappedFile; for files that were opened.
+  void release_pages() const {
+    if (file_) file_->release_pages();
+  }
+
  private:
   std::string name_;
   std::optional<MappedFile> file_;

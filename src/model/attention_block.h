@@ -14,6 +14,11 @@ class AttentionBlock {
   static Result<AttentionBlock> bind(const DecoderConfig& decoder, const AttentionConfig& config,
                                      float norm_offset, const Modules& modules, std::size_t layer);
 
+  void prepare(compute::Ops& ops) {
+    model::prepare(ops, query_key_value_);
+    ops.prepare(output_);
+  }
+
   [[nodiscard]] const AttentionConfig& config() const { return config_; }
 
   // y [rows, hidden] = attention of x [rows, hidden], which is normed. `rope` is null for layers

@@ -34,6 +34,7 @@ class Decoder final : public Model {
 
   Status bind(const Modules& modules, float norm_offset);
 
+  void prepare(Ops& ops) override;
   void forward(Ops& ops, std::span<const Row> rows, std::span<const LayerState> cache,
                std::span<const std::size_t> wanted, float* logits) const override;
 
@@ -70,7 +71,7 @@ Status Decoder::bind(const Modules& modules, float norm_offset) {
   ESPALIER_TRY(const auto layer_beyond, modules.weights().find_vector(beyond));
   if (layer_beyond) {
     return input_error("{}: has tensor '{}', but its configuration says {} layers; it is cut short",
-                       info_.source, beyond, layers);
+                       info_.source, modules.weights().stored_name(beyond), layers);
   }
   ESPALIER_TRY(final_norm_, modules.norm(Module::kFinalNorm, 0, c.hidden, norm_offset));
   return bind_head(modules);
@@ -114,6 +115,14 @@ Status Decoder::bind_head(const Modules& modules) {
   }
   ESPALIER_TRY(head_, modules.linear(Module::kHead, 0, config_.vocab_size, config_.hidden));
   return {};
+}
+
+void Decoder::prepare(Ops& ops) {
+  for (Layer& layer : layers_) {
+    std::visit([&](auto& mixer) { mixer.prepare(ops); }, layer.mixer);
+    std::visit([&](auto& mlp) { mlp.prepare(ops); }, layer.mlp);
+  }
+  ops.prepare(head_);
 }
 
 void Decoder::mix(Ops& ops, std::span<const Row> rows, const AttentionBlock& attention,

@@ -75,7 +75,8 @@ Result<std::size_t> read_vocab_size(const Settings& settings, const Weights& wei
   const std::string name = module_name({}, settings.convention(), Module::kEmbedding, 0);
   ESPALIER_TRY(const auto embedding, weights.find_matrix(name));
   if (!embedding) {
-    return input_error("{}: the weight of '{}' is missing", weights.source(), name);
+    return input_error("{}: the weight of '{}' is missing", weights.source(),
+                       weights.stored_name(name));
   }
   return settings.count(kVocabSize, kMaxTokens, embedding->rows);
 }

@@ -14,6 +14,8 @@ class DeltaNetBlock {
   static Result<DeltaNetBlock> bind(const DecoderConfig& decoder, const DeltaNetConfig& config,
                                     const Modules& modules, std::size_t layer);
 
+  void prepare(compute::Ops& ops) { ops.prepare(net_); }
+
   // y [rows, hidden] = net of x [rows, hidden], which is normed.
   void forward(compute::Ops& ops, std::span<const compute::Row> rows,
                const compute::RecurrentView& state, const float* x, float* y) const {

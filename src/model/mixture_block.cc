@@ -105,7 +105,7 @@ class ExpertBinder {
       const auto view = pack::row_view(stack, e * rows, rows);
       if (!view) {
         return input_error("{}: the experts in '{}' are in {}, of which a stack cannot be divided",
-                           weights.source(), module, stack.format->name);
+                           weights.source(), weights.stored_name(module), stack.format->name);
       }
       Linear& linear = experts[e].*part;
       linear.weight = *view;
@@ -142,7 +142,8 @@ class ExpertBinder {
       const auto view = pack::row_view(both.weight, first, config_.hidden);
       if (!view) {
         return input_error("{}: '{}' is in {}, of which gates and ups cannot be divided",
-                           modules_.weights().source(), name(names_.gate, 0),
+                           modules_.weights().source(),
+                           modules_.weights().stored_name(name(names_.gate, 0)),
                            both.weight.format->name);
       }
       part->weight = *view;

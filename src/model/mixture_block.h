@@ -14,6 +14,8 @@ class MixtureBlock {
   static Result<MixtureBlock> bind(const DecoderConfig& decoder, const MixtureConfig& config,
                                    const Modules& modules, std::size_t layer);
 
+  void prepare(compute::Ops& ops) { ops.prepare(mixture_); }
+
   // y [rows, hidden] = mixture of x [rows, hidden], which is normed. y may not be x.
   void forward(compute::Ops& ops, std::size_t rows, const float* x, float* y) const {
     ops.mixture_of_experts(rows, x, mixture_, y);

@@ -13,6 +13,11 @@ class MlpBlock {
   static Result<MlpBlock> bind(const DecoderConfig& decoder, const MlpConfig& config,
                                const Modules& modules, std::size_t layer);
 
+  void prepare(compute::Ops& ops) {
+    ops.prepare(mlp_);
+    model::prepare(ops, gate_up_);
+  }
+
   // y [rows, hidden] = mlp of x [rows, hidden], which is normed. y may be x.
   void forward(compute::Ops& ops, std::size_t rows, const float* x, float* y) const;
 

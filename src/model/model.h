@@ -48,6 +48,9 @@ class Model {
 
   [[nodiscard]] const ModelInfo& info() const { return info_; }
 
+  // Lets the backend that forward() is to be called with put weights in the order it likes best.
+  virtual void prepare(compute::Ops& ops) = 0;
+
   // Runs `rows` through the model. cache[l] is layer l's state; rows of one sequence come in order
   // of position, and all earlier positions are in the cache. logits [wanted.size(), vocab_size]
   // gets the logits of the rows whose indices `wanted` lists. Tokens must be in [0, vocab_size).

@@ -110,6 +110,10 @@ struct JointLinear {
   std::vector<std::size_t> sizes;      // outputs of each projection
 };
 
+inline void prepare(compute::Ops& ops, JointLinear& joint) {
+  for (compute::Linear& part : joint.parts) ops.prepare(part);
+}
+
 // Projects x [rows, inputs] to outputs[i] [rows, sizes[i]].
 void project(compute::Ops& ops, std::size_t rows, const float* x, const JointLinear& joint,
              std::span<float* const> outputs);

@@ -19,6 +19,11 @@ class Weights {
   // The file or directory, for messages.
   [[nodiscard]] virtual const std::string& source() const = 0;
 
+  // What the container itself calls the module or tensor `name`, for messages.
+  [[nodiscard]] virtual std::string stored_name(std::string_view name) const {
+    return std::string(name);
+  }
+
   // The matrix of module `name`, such as "blk.0.attn_q" or "model.layers.0.self_attn.q_proj", in
   // the form it is stored in; nothing when there is none. Of more than two dimensions, all but the
   // last become rows.

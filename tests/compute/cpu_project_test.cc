@@ -5,11 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <random>
 
 #include "base/half.h"
+#include "compute/cpu/arrange.h"
 #include "compute/cpu/targets.h"
 #include "compute/reference/reference.h"
 #include "hwy/highway.h"
@@ -108,11 +110,12 @@ class CpuProject : public testing::TestWithParam<std::int64_t> {
 };
 
 std::vector<float> product(std::size_t threads, const std::vector<float>& x, const pack::Matrix& w,
-                           Activations activations) {
+                           Activations activations, const std::byte* arranged = nullptr) {
   ThreadPool pool(threads);
   compute::Workspace workspace;
   std::vector<float> y(x.size() / w.cols * w.rows, NAN);
-  project(pool, workspace, x.data(), x.size() / w.cols, w, activations, y.data());
+  project(pool, workspace, x.data(), x.size() / w.cols, std::array{Product{&w, arranged, y.data()}},
+          activations);
   return y;
 }
 
@@ -171,6 +174,52 @@ TEST_P(CpuProject, IsWithinItsBoundAtAllSizes) {
       }
     }
   }
+}
+
+TEST_P(CpuProject, ArrangedWeightsGiveTheSameBits) {
+  Arranger arranger;
+  ThreadPool pool(2);
+  for (const FormatCase& format : kFormats) {
+    const std::size_t block = pack::find_format(format.name)->block_values;
+    for (const std::size_t blocks : {1, 3, 18}) {
+      for (const std::size_t outputs : {1, 5, 16, 35}) {
+        const pack::PackedMatrix w = matrix(format, outputs, block * blocks);
+        const auto arranged = arranger.arrange(pool, w.view);
+        ASSERT_EQ(arranged != nullptr, format.coded && w.view.cols % 32 == 0) << format.name;
+        for (const std::size_t rows : {1, 3, 8}) {
+          const std::vector<float> x = activations(rows * w.view.cols);
+          ASSERT_EQ(product(2, x, w.view, Activations::kCoded, arranged.get()),
+                    product(1, x, w.view, Activations::kCoded))
+              << format.name << " " << outputs << " × " << w.view.cols;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CpuProject, OnlyPlainMatricesAreArranged) {
+  Arranger arranger;
+  ThreadPool pool(1);
+  EXPECT_EQ(arranger.arrange(pool, {}), nullptr);
+  pack::PackedMatrix w = matrix({"Q4_0", {0}, true}, 0, 64);
+  EXPECT_EQ(arranger.arrange(pool, w.view), nullptr);
+}
+
+// What was arranged stays when the next piece of memory is begun, and when the arranger is gone.
+TEST_P(CpuProject, ArrangedWeightsOutliveTheirArranger) {
+  const FormatCase format = {"Q8_0", {0}, true};
+  const pack::PackedMatrix small = matrix(format, 3, 64);
+  const pack::PackedMatrix large = matrix(format, 4096, 8192);  // more than a piece
+  const std::vector<float> x = activations(64);
+  ThreadPool pool(2);
+  std::shared_ptr<const std::byte> arranged;
+  {
+    Arranger arranger;
+    arranged = arranger.arrange(pool, small.view);
+    ASSERT_NE(arranger.arrange(pool, large.view), nullptr);
+  }
+  EXPECT_EQ(product(1, x, small.view, Activations::kCoded, arranged.get()),
+            product(1, x, small.view, Activations::kCoded));
 }
 
 // Formats without a kernel go by their definition.

@@ -32,8 +32,8 @@ HWY_INLINE void write_minimums(std::size_t w, VF minimum, VU words, const BlockW
 
 // 32 bytes of which bits 2q, 2q + 1 belong to codes 32·q … 32·q + 31: calls write(q, quad in its
 // 32, word) with those bits at bit 0 of the bytes.
-template <typename Write>
-HWY_INLINE void two_bit_codes(const RowLanes& rows, std::size_t at, const Write& write) {
+template <typename Rows, typename Write>
+HWY_INLINE void two_bit_codes(const Rows& rows, std::size_t at, const Write& write) {
   for (std::size_t part = 0; part < 2; ++part) {
     const FourWords words = load_four_words(rows, at + part * 16);
     for (std::size_t w = 0; w < 4; ++w) {
@@ -48,7 +48,8 @@ struct CodesQ2_K {
   using Block = pack::BlockQ2_K;
   static constexpr CodeShape kShape = {.group = 16, .minimums = true};
 
-  static HWY_INLINE void unpack(const RowLanes& rows, std::size_t at, const BlockWriter& to) {
+  template <typename Rows>
+  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, const BlockWriter& to) {
     const VU scale_and_minimum = load_word(rows, at + offsetof(Block, scale));
     const VF scale = half_words_to_float(scale_and_minimum);
     const VF minimum = half_words_to_float(hn::ShiftRight<16>(scale_and_minimum));
@@ -68,11 +69,11 @@ struct CodesQ2_K {
 struct CodesQ3_K {
   using Block = pack::BlockQ3_K;
   static constexpr CodeShape kShape = {.group = 16, .zero = 4};
+  static constexpr std::size_t kOddAt = offsetof(Block, scale);
 
-  static HWY_INLINE void unpack(const RowLanes& rows, std::size_t at, const BlockWriter& to) {
-    // The block's last four bytes: two of scale codes, then the scale.
-    const VU last = load_word(rows, at + offsetof(Block, scale) - 2);
-    const VF scale = half_words_to_float(hn::ShiftRight<16>(last));
+  template <typename Rows>
+  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, const BlockWriter& to) {
+    const VF scale = load_half<Block>(rows, at, offsetof(Block, scale));
     const VU low0 = load_word(rows, at + offsetof(Block, scales));
     const VU low1 = load_word(rows, at + offsetof(Block, scales) + 4);
     const VU high = load_word(rows, at + offsetof(Block, scales) + 8);
@@ -101,7 +102,8 @@ struct CodesQ3_K {
 };
 
 // Scales and minimums of Q4_K and Q5_K, whose blocks begin with both F16 and the codes of groups.
-HWY_INLINE void write_q4_k_scales(const RowLanes& rows, std::size_t at, const BlockWriter& to) {
+template <typename Rows>
+HWY_INLINE void write_q4_k_scales(const Rows& rows, std::size_t at, const BlockWriter& to) {
   const FourWords head = load_four_words(rows, at);
   const VF scale = half_words_to_float(head.v[0]);
   const VF minimum = half_words_to_float(hn::ShiftRight<16>(head.v[0]));
@@ -116,7 +118,8 @@ struct CodesQ4_K {
   using Block = pack::BlockQ4_K;
   static constexpr CodeShape kShape = {.minimums = true};
 
-  static HWY_INLINE void unpack(const RowLanes& rows, std::size_t at, const BlockWriter& to) {
+  template <typename Rows>
+  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, const BlockWriter& to) {
     write_q4_k_scales(rows, at, to);
     for (std::size_t part = 0; part < 8; ++part) {
       const FourWords words = load_four_words(rows, at + offsetof(Block, codes) + part * 16);
@@ -133,7 +136,8 @@ struct CodesQ5_K {
   using Block = pack::BlockQ5_K;
   static constexpr CodeShape kShape = {.minimums = true};
 
-  static HWY_INLINE void unpack(const RowLanes& rows, std::size_t at, const BlockWriter& to) {
+  template <typename Rows>
+  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, const BlockWriter& to) {
     write_q4_k_scales(rows, at, to);
     for (std::size_t part = 0; part < 2; ++part) {
       const FourWords high = load_four_words(rows, at + offsetof(Block, high) + part * 16);
@@ -154,11 +158,11 @@ struct CodesQ5_K {
 struct CodesQ6_K {
   using Block = pack::BlockQ6_K;
   static constexpr CodeShape kShape = {.group = 16, .zero = 32};
+  static constexpr std::size_t kOddAt = offsetof(Block, scale);
 
-  static HWY_INLINE void unpack(const RowLanes& rows, std::size_t at, const BlockWriter& to) {
-    // The block's scale is its last two bytes: reading the word that ends there stays inside.
-    const VU scale_word = load_word(rows, at + offsetof(Block, scale) - 2);
-    const VF scale = half_words_to_float(hn::ShiftRight<16>(scale_word));
+  template <typename Rows>
+  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, const BlockWriter& to) {
+    const VF scale = load_half<Block>(rows, at, offsetof(Block, scale));
     const FourWords scales = load_four_words(rows, at + offsetof(Block, scales));
     for (std::size_t w = 0; w < 4; ++w) {
       unrolled(std::make_index_sequence<4>(), [&](auto b) HWY_ATTR {
@@ -193,7 +197,8 @@ struct CodesIQ4_XS {
   using Block = pack::BlockIQ4_XS;
   static constexpr CodeShape kShape = {.zero = 127, .bits = 8};
 
-  static HWY_INLINE void unpack(const RowLanes& rows, std::size_t at, const BlockWriter& to) {
+  template <typename Rows>
+  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, const BlockWriter& to) {
     const VU head = load_word(rows, at + offsetof(Block, scale));  // and scales_high above it
     const VU low = load_word(rows, at + offsetof(Block, scales_low));
     const VF scale = half_words_to_float(head);
@@ -216,10 +221,11 @@ struct CodesIQ4_XS {
 struct CodesTQ2_0 {
   using Block = pack::BlockTQ2_0;
   static constexpr CodeShape kShape = {.zero = 1};
+  static constexpr std::size_t kOddAt = offsetof(Block, scale);
 
-  static HWY_INLINE void unpack(const RowLanes& rows, std::size_t at, const BlockWriter& to) {
-    const VU last = load_word(rows, at + offsetof(Block, scale) - 2);
-    const VF scale = half_words_to_float(hn::ShiftRight<16>(last));
+  template <typename Rows>
+  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, const BlockWriter& to) {
+    const VF scale = load_half<Block>(rows, at, offsetof(Block, scale));
     for (std::size_t g = 0; g < 8; ++g) to.scale(g, scale);
     for (std::size_t half = 0; half < 2; ++half) {
       two_bit_codes(rows, at + offsetof(Block, codes) + half * 32,

@@ -33,8 +33,9 @@ struct CodesQ4_0 {
   using Block = pack::BlockQ4_0;
   static constexpr CodeShape kShape = {.zero = 8};
 
-  static HWY_INLINE void unpack(const RowLanes& rows, std::size_t at, const BlockWriter& to) {
-    to.scale(0, half_words_to_float(load_word(rows, at + offsetof(Block, scale))));
+  template <typename Rows>
+  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, const BlockWriter& to) {
+    to.scale(0, load_half<Block>(rows, at, offsetof(Block, scale)));
     write_nibbles(load_four_words(rows, at + offsetof(Block, codes)), to, kAsTheyAre);
   }
 };
@@ -43,7 +44,8 @@ struct CodesQ4_1 {
   using Block = pack::BlockQ4_1;
   static constexpr CodeShape kShape = {.minimums = true};
 
-  static HWY_INLINE void unpack(const RowLanes& rows, std::size_t at, const BlockWriter& to) {
+  template <typename Rows>
+  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, const BlockWriter& to) {
     const VU scale_and_minimum = load_word(rows, at + offsetof(Block, scale));
     to.scale(0, half_words_to_float(scale_and_minimum));
     to.minimum(0, half_words_to_float(hn::ShiftRight<16>(scale_and_minimum)));
@@ -72,8 +74,9 @@ struct CodesQ5_0 {
   using Block = pack::BlockQ5_0;
   static constexpr CodeShape kShape = {.zero = 16};
 
-  static HWY_INLINE void unpack(const RowLanes& rows, std::size_t at, const BlockWriter& to) {
-    to.scale(0, half_words_to_float(load_word(rows, at + offsetof(Block, scale))));
+  template <typename Rows>
+  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, const BlockWriter& to) {
+    to.scale(0, load_half<Block>(rows, at, offsetof(Block, scale)));
     write_five_bits(load_four_words(rows, at + offsetof(Block, codes)),
                     load_word(rows, at + offsetof(Block, high)), to);
   }
@@ -83,7 +86,8 @@ struct CodesQ5_1 {
   using Block = pack::BlockQ5_1;
   static constexpr CodeShape kShape = {.minimums = true};
 
-  static HWY_INLINE void unpack(const RowLanes& rows, std::size_t at, const BlockWriter& to) {
+  template <typename Rows>
+  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, const BlockWriter& to) {
     const VU scale_and_minimum = load_word(rows, at + offsetof(Block, scale));
     to.scale(0, half_words_to_float(scale_and_minimum));
     to.minimum(0, half_words_to_float(hn::ShiftRight<16>(scale_and_minimum)));
@@ -96,8 +100,9 @@ struct CodesQ8_0 {
   using Block = pack::BlockQ8_0;
   static constexpr CodeShape kShape = {.zero = 128, .bits = 8};
 
-  static HWY_INLINE void unpack(const RowLanes& rows, std::size_t at, const BlockWriter& to) {
-    to.scale(0, half_words_to_float(load_word(rows, at + offsetof(Block, scale))));
+  template <typename Rows>
+  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, const BlockWriter& to) {
+    to.scale(0, load_half<Block>(rows, at, offsetof(Block, scale)));
     for (std::size_t part = 0; part < 2; ++part) {
       const FourWords words = load_four_words(rows, at + offsetof(Block, codes) + part * 16);
       for (std::size_t w = 0; w < 4; ++w) {
@@ -115,8 +120,9 @@ struct CodesIQ4_NL {
   using Block = pack::BlockIQ4_NL;
   static constexpr CodeShape kShape = {.zero = 127, .bits = 8};
 
-  static HWY_INLINE void unpack(const RowLanes& rows, std::size_t at, const BlockWriter& to) {
-    to.scale(0, half_words_to_float(load_word(rows, at + offsetof(Block, scale))));
+  template <typename Rows>
+  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, const BlockWriter& to) {
+    to.scale(0, load_half<Block>(rows, at, offsetof(Block, scale)));
     write_nibbles(load_four_words(rows, at + offsetof(Block, codes)), to,
                   [](VU codes) HWY_ATTR { return look_up(kIq4Codes, codes); });
   }
@@ -129,9 +135,10 @@ struct CodesMXFP4 {
   using Block = pack::BlockMXFP4;
   static constexpr CodeShape kShape = {.zero = 12};
 
-  static HWY_INLINE void unpack(const RowLanes& rows, std::size_t at, const BlockWriter& to) {
+  template <typename Rows>
+  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, const BlockWriter& to) {
     // Half of 2^(e − 127): a float's exponent e − 1, or subnormal where e is 0 or 1.
-    const VU exponent = hn::And(load_word(rows, at + offsetof(Block, exponent)), words_of(0xff));
+    const VU exponent = load_byte(rows, at + offsetof(Block, exponent));
     const VU normal = hn::ShiftLeft<23>(hn::Sub(exponent, words_of(1)));
     const VU subnormal = hn::ShiftLeft<21>(hn::Add(exponent, words_of(1)));
     const VU bits = hn::IfThenElse(hn::Lt(exponent, words_of(2)), subnormal, normal);
@@ -159,7 +166,8 @@ struct CodesNVFP4 {
     return hn::BitCast(DF(), hn::IfThenZeroElse(hn::Eq(code, words_of(0x7f)), bits));
   }
 
-  static HWY_INLINE void unpack(const RowLanes& rows, std::size_t at, const BlockWriter& to) {
+  template <typename Rows>
+  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, const BlockWriter& to) {
     const VU scales = load_word(rows, at + offsetof(Block, scales));
     unrolled(std::make_index_sequence<4>(),
              [&](auto g) HWY_ATTR { to.scale(g, half_e4m3<g>(scales)); });

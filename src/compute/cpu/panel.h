@@ -83,6 +83,12 @@ struct CodeKernel {
   // are lanes; lanes past the last row repeat it.
   void (*unpack)(const pack::Matrix& w, std::size_t row, std::size_t first, std::size_t inputs,
                  Panel& panel);
+
+  // The same from the rows of that panel as arrange.h puts them; null where it can't.
+  void (*unpack_arranged)(const std::byte* rows, std::size_t first, std::size_t inputs,
+                          Panel& panel) = nullptr;
+  std::size_t block_bytes = 0;  // needed for that
+  std::size_t odd_at = 0;  // where the part of a block is that is no word of four bytes, if any
 };
 
 // What one instruction set offers for formats with codes.

@@ -16,7 +16,7 @@ namespace espalier::cpu::HWY_NAMESPACE {
 
 inline constexpr std::size_t kLanes = HWY_LANES(float);
 
-// Where each lane's row is.
+// Where each lane's row is, rows lying one after the other as in files.
 struct RowLanes {
   const std::uint8_t* row[kLanes];
   HWY_ALIGN std::int32_t offset[kLanes];  // row[l] − row[0]
@@ -91,6 +91,44 @@ HWY_INLINE VF half_words_to_float(VU words) {
   const hn::Rebind<std::uint16_t, DU> bits;
   const hn::Rebind<hwy::float16_t, DF> halves;
   return hn::PromoteTo(DF(), hn::BitCast(halves, hn::TruncateTo(bits, words)));
+}
+
+// The byte at `at` of every row.
+HWY_INLINE VU load_byte(const RowLanes& rows, std::size_t at) {
+  return hn::And(load_word(rows, at), hn::Set(DU(), 0xff));
+}
+
+// The half-precision number at `offset` of the blocks at byte `at` of every row. The last in a
+// block is read with the two bytes before it, so as not to read beyond.
+template <typename Block>
+HWY_INLINE VF load_half(const RowLanes& rows, std::size_t at, std::size_t offset) {
+  if (offset + 4 <= sizeof(Block)) return half_words_to_float(load_word(rows, at + offset));
+  return half_words_to_float(hn::ShiftRight<16>(load_word(rows, at + offset - 2)));
+}
+
+// Rows side by side (arrange.h): what would be byte `at` of all rows begins at kLanes · at.
+struct SideBySide {
+  const std::uint8_t* bytes;
+};
+
+HWY_INLINE VU load_word(const SideBySide& rows, std::size_t at) {
+  return hn::LoadU(DU(), reinterpret_cast<const std::uint32_t*>(rows.bytes + kLanes * at));
+}
+
+HWY_INLINE FourWords load_four_words(const SideBySide& rows, std::size_t at) {
+  return {{load_word(rows, at), load_word(rows, at + 4), load_word(rows, at + 8),
+           load_word(rows, at + 12)}};
+}
+
+HWY_INLINE VU load_byte(const SideBySide& rows, std::size_t at) {
+  return hn::PromoteTo(DU(), hn::LoadU(hn::Rebind<std::uint8_t, DU>(), rows.bytes + kLanes * at));
+}
+
+template <typename Block>
+HWY_INLINE VF load_half(const SideBySide& rows, std::size_t at, std::size_t offset) {
+  const hn::Rebind<hwy::float16_t, DF> halves;
+  const auto* half = reinterpret_cast<const hwy::float16_t*>(rows.bytes + kLanes * (at + offset));
+  return hn::PromoteTo(DF(), hn::LoadU(halves, half));
 }
 
 // Byte `b` of every lane as a signed number.

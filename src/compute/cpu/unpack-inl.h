@@ -76,10 +76,40 @@ void unpack_blocks(const pack::Matrix& w, std::size_t row, std::size_t first, st
   }
 }
 
+// CodeKernel::unpack_arranged of such a format.
+template <typename Codes>
+void unpack_arranged(const std::byte* rows, std::size_t first, std::size_t inputs, Panel& panel) {
+  using Block = typename Codes::Block;
+  constexpr std::size_t kBytes = sizeof(Block) * kLanes;
+  constexpr std::size_t kLine = 64;
+  // Further than the processor's own prefetching looks ahead.
+  constexpr std::size_t kAhead = 4096;
+  const auto* bytes = reinterpret_cast<const std::uint8_t*>(rows) + first / Block::kValues * kBytes;
+  for (std::size_t b = 0; b < inputs / Block::kValues; ++b, bytes += kBytes) {
+    for (std::size_t line = 0; line < kBytes; line += kLine) {
+      hwy::Prefetch(
+          reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(bytes) + kAhead + line));
+    }
+    const std::size_t groups = b * (Block::kValues / Codes::kShape.group);
+    Codes::unpack(SideBySide{bytes}, 0,
+                  BlockWriter{.to_codes = panel.codes + b * Block::kValues * kLanes,
+                              .to_scales = panel.scales + groups * kLanes,
+                              .to_minimums = panel.minimums + groups * kLanes});
+  }
+}
+
 template <typename Codes>
 constexpr CodeKernel block_kernel(std::string_view format) {
   static_assert(kPanelInputs % Codes::Block::kValues == 0);
-  return {format, Codes::Block::kValues, Codes::kShape, unpack_blocks<Codes>};
+  std::size_t odd_at = 0;
+  if constexpr (requires { Codes::kOddAt; }) odd_at = Codes::kOddAt;
+  return {.format = format,
+          .block = Codes::Block::kValues,
+          .shape = Codes::kShape,
+          .unpack = unpack_blocks<Codes>,
+          .unpack_arranged = unpack_arranged<Codes>,
+          .block_bytes = sizeof(typename Codes::Block),
+          .odd_at = odd_at};
 }
 
 // --- Bits ----------------------------------------------------------------------------------------

@@ -1,0 +1,2 @@
+// All kernels for NVIDIA GPUs.
+#include "compute/gpu/kernels/entries.h"

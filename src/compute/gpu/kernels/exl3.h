@@ -1,0 +1,108 @@
+// EXL3: trellis weights, and the Hadamard rotations before and after their product (pack/exl3.h).
+#pragma once
+
+#include "compute/gpu/kernels/weights.h"
+
+namespace espalier::gpu::ESPALIER_DIALECT {
+
+ESPALIER_DEVICE float rounded_to_half(float value) { return half_to_float(float_to_half(value)); }
+
+// The weight of a 16-bit state in each codebook.
+struct Mul1 {
+  static ESPALIER_DEVICE float weight(uint32_t state) {
+    const uint32_t x = state * 0x83dcd12du;
+    const uint32_t bytes = (x & 0xff) + (x >> 8 & 0xff) + (x >> 16 & 0xff) + (x >> 24);
+    // Exact until the one rounding to half.
+    const float value = static_cast<float>(1024 + bytes) * half_to_float(0x1eee);
+    return rounded_to_half(value + half_to_float(0xc931));
+  }
+};
+
+// The sum of two halves that `bits` become.
+ESPALIER_DEVICE float sum_of_halves(uint32_t bits) {
+  bits = (bits & 0x8fff8fffu) ^ 0x3b603b60u;
+  return rounded_to_half(half_to_float(static_cast<uint16_t>(bits & 0xffff)) +
+                         half_to_float(static_cast<uint16_t>(bits >> 16)));
+}
+struct Mcg {
+  static ESPALIER_DEVICE float weight(uint32_t state) { return sum_of_halves(state * 0xcbac1fedu); }
+};
+struct ThreeInst {
+  static ESPALIER_DEVICE float weight(uint32_t state) {
+    return sum_of_halves(state * 89226354u + 64248484u);
+  }
+};
+
+// The weights between the rotations. A tile of 16 × 16 is a ring of 32-bit words, read from their
+// top bits down; the state of weight t ends after bit ⌊(t + 1)·K⌋.
+template <typename Codebook>
+struct Exl3 {
+  static ESPALIER_DEVICE float weight(Arguments<Weights> w, uint32_t row, uint32_t col) {
+    const uint64_t tile_index = static_cast<uint64_t>(col / 16) * (w.rows / 16) + row / 16;
+    const Codes tile = w.data + tile_index * w.block_bytes;
+    const uint32_t output = row % 16;
+    const uint32_t input = col % 16;
+    // Its place in a tensor core's fragment: lane output mod 8 · 4 + input mod 8 / 2, eight each.
+    const uint32_t t =
+        (output % 8 * 4 + input % 8 / 2) * 8 + output / 8 * 4 + input / 8 * 2 + input % 2;
+    const uint32_t double_bits = w.block_bytes / 16;
+    const uint32_t ring = w.block_bytes * 8;
+    const uint32_t end = (t + 1) * double_bits / 2;
+    const uint32_t begin = (end + ring - 16) % ring;
+    const uint32_t high = read32(tile + begin / 32 * 4);
+    const uint32_t low = read32(tile + (begin + 32) % ring / 32 * 4);
+    const uint64_t both = static_cast<uint64_t>(high) << 32 | low;
+    return Codebook::weight(static_cast<uint32_t>(both >> (48 - begin % 32)) & 0xffff);
+  }
+};
+
+ESPALIER_CONSTANT uint32_t kHadamardRun = 128;
+
+struct HadamardMemory {
+  SharedArray<float, kHadamardRun> values;
+};
+
+// pack::hadamard_128 of what the 128 threads of the block hold: the same sums in the same order.
+ESPALIER_DEVICE float block_hadamard(Thread at, float value, Shared<float> values) {
+  for (uint32_t stride = 1; stride < kHadamardRun; stride *= 2) {
+    values[at.index] = value;
+    barrier();
+    const float other = values[at.index ^ stride];
+    value = (at.index & stride) != 0 ? other - value : value + other;
+    barrier();
+  }
+  return value * 0.08838834764831845f;  // 1 / √128
+}
+
+struct RotateArguments {
+  Global<const float> x;  // prepare: [rows, from]; finish: [rows, padded]
+  Codes scale;            // F16: suh [padded], svh [padded]
+  Global<float> y;        // prepare: [rows, padded]; finish: [rows, from]
+  uint32_t size;          // features
+  uint32_t padded;        // up to the next multiple of 128
+};
+
+// H(x ∘ suh), as pack::exl3_rotate_input. A block for each run of 128 along x and each row along y.
+ESPALIER_DEVICE void exl3_prepare(Thread at, Arguments<RotateArguments> args,
+                                  BlockMemory<HadamardMemory> m) {
+  const uint32_t k = at.block_x * kHadamardRun + at.index;
+  float value = 0;
+  if (k < args.size) {
+    value = args.x[static_cast<uint64_t>(at.block_y) * args.size + k] * half_at(args.scale + k * 2);
+  }
+  args.y[static_cast<uint64_t>(at.block_y) * args.padded + k] =
+      block_hadamard(at, value, m->values);
+}
+
+// H(x) ∘ svh, as pack::exl3_rotate_output.
+ESPALIER_DEVICE void exl3_finish(Thread at, Arguments<RotateArguments> args,
+                                 BlockMemory<HadamardMemory> m) {
+  const uint32_t n = at.block_x * kHadamardRun + at.index;
+  const float value =
+      block_hadamard(at, args.x[static_cast<uint64_t>(at.block_y) * args.padded + n], m->values);
+  if (n < args.size) {
+    args.y[static_cast<uint64_t>(at.block_y) * args.size + n] = value * half_at(args.scale + n * 2);
+  }
+}
+
+}  // namespace espalier::gpu::ESPALIER_DIALECT

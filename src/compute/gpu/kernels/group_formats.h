@@ -1,0 +1,131 @@
+// The formats of Hugging Face directories that keep codes and scales apart: MLX (pack/mlx.h) and
+// the 4-bit integers of GPTQ, AWQ and compressed-tensors (pack/grouped_int4.h).
+#pragma once
+
+#include "compute/gpu/kernels/weights.h"
+
+namespace espalier::gpu::ESPALIER_DIALECT {
+
+// --- MLX
+// ------------------------------------------------------------------------------------------
+
+// The code of a weight: a row is one stream of bits.
+ESPALIER_DEVICE uint32_t mlx_code(Arguments<Weights> w, uint32_t row, uint32_t col) {
+  const uint32_t bits = w.block_bytes * 8 / w.block_values;
+  const uint64_t row_bytes = static_cast<uint64_t>(w.cols / w.block_values) * w.block_bytes;
+  const uint64_t bit = static_cast<uint64_t>(col) * bits;
+  const Codes from = w.data + (row * row_bytes + bit / 8);
+  const uint32_t shift = bit % 8;
+  uint32_t window = from[0] >> shift;
+  if (shift + bits > 8) window |= static_cast<uint32_t>(from[1]) << (8 - shift);
+  return window & ((1u << bits) - 1);
+}
+
+ESPALIER_DEVICE uint64_t mlx_group(Arguments<Weights> w, uint32_t row, uint32_t col) {
+  return static_cast<uint64_t>(row) * (w.cols / w.block_values) + col / w.block_values;
+}
+
+struct MlxAffine {
+  static ESPALIER_DEVICE float weight(Arguments<Weights> w, uint32_t row, uint32_t col) {
+    const uint64_t group = mlx_group(w, row, col);
+    const float scale = scale_at(w.scales, w.scale_type, group);
+    const float bias = scale_at(w.zeros, w.scale_type, group);
+    return scale * centered(mlx_code(w, row, col), 0) + bias;
+  }
+};
+
+ESPALIER_DEVICE float not_a_number() { return float_of(0x7fc00000u); }
+
+ESPALIER_DEVICE float e8m0(uint32_t code) {
+  if (code == 255) return not_a_number();
+  return float_of(code == 0 ? 0x00400000u : code << 23);  // 2⁻¹²⁷ is subnormal
+}
+ESPALIER_DEVICE float e4m3(uint32_t code) {
+  if ((code & 127) == 127) return not_a_number();
+  const float magnitude = e4m3_magnitude(code);
+  return (code & 128) != 0 ? -magnitude : magnitude;
+}
+ESPALIER_DEVICE float e2m1(uint32_t code) { return doubled_e2m1(code) / 2; }
+
+struct MlxMxfp4 {
+  static ESPALIER_DEVICE float weight(Arguments<Weights> w, uint32_t row, uint32_t col) {
+    return e2m1(mlx_code(w, row, col)) * e8m0(w.scales[mlx_group(w, row, col)]);
+  }
+};
+struct MlxMxfp8 {
+  static ESPALIER_DEVICE float weight(Arguments<Weights> w, uint32_t row, uint32_t col) {
+    return e4m3(mlx_code(w, row, col)) * e8m0(w.scales[mlx_group(w, row, col)]);
+  }
+};
+struct MlxNvfp4 {
+  static ESPALIER_DEVICE float weight(Arguments<Weights> w, uint32_t row, uint32_t col) {
+    const float scale = e4m3(w.scales[mlx_group(w, row, col)]) * w.global_scale;
+    return e2m1(mlx_code(w, row, col)) * scale;
+  }
+};
+
+// --- 4-bit integers
+// -------------------------------------------------------------------------------
+
+// Nibble i of word `index`.
+ESPALIER_DEVICE uint32_t word_nibble(Codes words, uint64_t index, uint32_t i) {
+  return words[index * 4 + i / 2] >> (i % 2 * 4) & 15;
+}
+
+// Which nibble of an AWQ word holds output 8j + i: 0, 4, 1, 5, 2, 6, 3, 7.
+ESPALIER_DEVICE uint32_t awq_nibble(uint32_t i) { return i / 2 + i % 2 * 4; }
+
+ESPALIER_DEVICE uint32_t int4_group(Arguments<Weights> w, uint32_t col) {
+  if (w.input_group != nullptr) return read32(w.input_group + static_cast<uint64_t>(col) * 4);
+  return col / w.block_values;
+}
+
+// Word of the zero point of output `row` in formats that keep groups in rows of outputs.
+ESPALIER_DEVICE uint64_t zero_word(Arguments<Weights> w, uint32_t group, uint32_t row) {
+  return static_cast<uint64_t>(group) * (w.rows / 8) + row / 8;
+}
+
+ESPALIER_DEVICE float int4_weight(float scale, uint32_t code, uint32_t zero) {
+  return scale * centered(code, static_cast<int32_t>(zero));
+}
+
+// kAdd is added to stored zero points: 0x11111111 in version 1, which makes them one larger.
+template <uint32_t kAdd>
+struct Gptq {
+  static ESPALIER_DEVICE float weight(Arguments<Weights> w, uint32_t row, uint32_t col) {
+    const uint32_t group = int4_group(w, col);
+    const uint32_t zeros = read32(w.zeros + zero_word(w, group, row) * 4) + kAdd;
+    const uint64_t word = static_cast<uint64_t>(col / 8) * w.rows + row;
+    return int4_weight(
+        scale_at(w.scales, w.scale_type, static_cast<uint64_t>(group) * w.rows + row),
+        word_nibble(w.data, word, col % 8), zeros >> (row % 8 * 4) & 15);
+  }
+};
+struct Awq {
+  static ESPALIER_DEVICE float weight(Arguments<Weights> w, uint32_t row, uint32_t col) {
+    const uint32_t group = int4_group(w, col);
+    const uint64_t word = static_cast<uint64_t>(col) * (w.rows / 8) + row / 8;
+    return int4_weight(
+        scale_at(w.scales, w.scale_type, static_cast<uint64_t>(group) * w.rows + row),
+        word_nibble(w.data, word, awq_nibble(row % 8)),
+        word_nibble(w.zeros, zero_word(w, group, row), awq_nibble(row % 8)));
+  }
+};
+
+// Compressed-tensors; without stored zero points they are 8.
+struct CompressedInt4 {
+  static ESPALIER_DEVICE float weight(Arguments<Weights> w, uint32_t row, uint32_t col) {
+    const uint32_t group = int4_group(w, col);
+    const uint32_t groups = w.cols / w.block_values;
+    uint32_t zero = 8;
+    if (w.zeros != nullptr) {
+      zero = word_nibble(w.zeros, static_cast<uint64_t>(row / 8) * groups + group, row % 8);
+    }
+    const uint64_t word = static_cast<uint64_t>(row) * (w.cols / 8) + col / 8;
+    return int4_weight(
+        scale_at(w.scales, w.scale_type, static_cast<uint64_t>(row) * groups + group),
+        word_nibble(w.data, word, col % 8), zero);
+  }
+};
+
+}  // namespace espalier::gpu::ESPALIER_DIALECT

@@ -1,0 +1,2 @@
+// All kernels for Apple GPUs.
+#include "compute/gpu/kernels/entries.h"
