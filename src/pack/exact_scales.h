@@ -82,22 +82,6 @@ std::optional<Scales<kGroups>> exact_scales(std::span<const float> values, const
   return std::nullopt;
 }
 
-// The scales of a super-block: exact ones, or else the best that a search finds, which starts with
-// the `sweeps` for every group. fit_at(g, t) gives the fit of group g at scale t.
-template <std::size_t kGroups, typename FitAt, typename HoldsAt>
-Scales<kGroups> find_scales(std::span<const float> values, const Products& products,
-                            std::span<const Sweep> sweeps, const FitAt& fit_at,
-                            const HoldsAt& holds_at) {
-  if (const auto exact = exact_scales<kGroups>(values, products, holds_at)) return *exact;
-  const std::size_t size = values.size() / kGroups;
-  std::array<float, kGroups> ideal{};
-  for (std::size_t g = 0; g < kGroups; ++g) {
-    ideal[g] = ideal_scale(largest_magnitude(values.subspan(g * size, size)), sweeps,
-                           [&](float t) { return fit_at(g, t); });
-  }
-  return search_scales(products.multipliers, ideal, fit_at);
-}
-
 // ---- Formats with minima: value = scale · s · code − minimum · m.
 
 template <std::size_t kGroups>

@@ -25,6 +25,9 @@ struct Grid {
     std::size_t end;
   };
   std::size_t dims = 0;
+  int bits = 0;                                   // of a packed coordinate, a digit
+  std::vector<float> digits;                      // what digits mean
+  std::map<std::uint32_t, std::uint16_t> packed;  // to the index of the point in the format
   std::vector<Shell> shells;
   std::vector<std::uint16_t> index;  // of the point in the format
   std::vector<float> coordinates;    // coordinate j of point p at j · points + p
@@ -49,6 +52,11 @@ Grid make_grid(std::span<const std::uint16_t> points, std::size_t dims, int bits
   }
   Grid grid;
   grid.dims = dims;
+  grid.bits = bits;
+  grid.digits.assign(digits.begin(), digits.end());
+  for (std::size_t p = 0; p < points.size(); ++p) {
+    grid.packed[points[p]] = static_cast<std::uint16_t>(p);
+  }
   for (const auto& [norm, members] : by_norm) {
     grid.index.insert(grid.index.end(), members.begin(), members.end());
     grid.shells.push_back({norm, grid.index.size()});
@@ -114,10 +122,19 @@ void compare(const Grid& grid, const float* x, float* dots, float* least) {
   }
 }
 
-// Whether a vector is the point times t.
-bool holds_point(const Grid& grid, std::size_t point, float t, const float* x) {
-  for (std::size_t j = 0; j < grid.dims; ++j) {
-    if (t * grid.at(point, j) != x[j]) return false;
+// The indices in the format of the points that the vectors x are t times; false if one is not.
+bool exact_points(const Grid& grid, const float* x, float t, std::span<std::uint16_t> points) {
+  for (std::uint16_t& point : points) {
+    std::uint32_t packed = 0;
+    for (std::size_t j = 0; j < grid.dims; ++j, ++x) {
+      const auto digit = std::ranges::find_if(grid.digits, [&](float g) { return t * g == *x; });
+      if (digit == grid.digits.end()) return false;
+      const auto bits = static_cast<std::uint32_t>(digit - grid.digits.begin());
+      packed |= bits << (grid.bits * static_cast<int>(j));
+    }
+    const auto found = grid.packed.find(packed);
+    if (found == grid.packed.end()) return false;
+    point = found->second;
   }
   return true;
 }
@@ -191,17 +208,6 @@ UnitChoice<kParts> choose(const Unit<kParts>& unit, float t) {
   return choice;
 }
 
-// Whether points times t are the values themselves.
-template <std::size_t kParts>
-bool holds(const Grid& grid, const Unit<kParts>& unit, float t) {
-  if (unit.odd) return false;
-  for (std::size_t part = 0; part < kParts; ++part) {
-    const float* magnitudes = unit.magnitudes.data() + part * grid.dims;
-    if (!holds_point(grid, choose(unit.as_is[part], t).point, t, magnitudes)) return false;
-  }
-  return true;
-}
-
 // A super-block in terms of its format: kGroups scales, an index for each vector, signs for each
 // eight values.
 template <std::size_t kGroups, std::size_t kParts>
@@ -211,6 +217,32 @@ struct SignedCodes {
   std::array<std::uint8_t, 32> signs{};
 };
 
+// Codes for values that the format can hold exactly.
+template <std::size_t kGroups, std::size_t kParts>
+std::optional<SignedCodes<kGroups, kParts>> exact_signed(const float* values, const Grid& grid,
+                                                         Signs rule,
+                                                         std::span<const float> multipliers) {
+  constexpr std::size_t kVectors = 32 * kParts / kGroups;  // of a group
+  SignedCodes<kGroups, kParts> codes;
+  std::array<float, 256> magnitudes{};
+  for (std::size_t v = 0; v < 256; ++v) {
+    magnitudes[v] = std::fabs(values[v]);
+    const unsigned sign = values[v] < 0 ? 1 : 0;
+    codes.signs[v / 8] = static_cast<std::uint8_t>(codes.signs[v / 8] | sign << v % 8);
+  }
+  const auto odd = [](std::uint8_t signs) { return std::popcount(signs) % 2 == 1; };
+  if (rule == Signs::kEven && std::ranges::any_of(codes.signs, odd)) return std::nullopt;
+  const float top = *std::ranges::max_element(grid.digits);
+  const auto scales = exact_scales<kGroups>(
+      magnitudes, {multipliers, 0.125f, multipliers.back() * top}, [&](std::size_t g, float t) {
+        const std::span points = std::span(codes.points).subspan(g * kVectors, kVectors);
+        return exact_points(grid, magnitudes.data() + g * 256 / kGroups, t, points);
+      });
+  if (!scales) return std::nullopt;
+  codes.scales = *scales;
+  return codes;
+}
+
 template <std::size_t kGroups, std::size_t kParts>
 SignedCodes<kGroups, kParts> search_signed(const float* values, const Grid& grid, Signs rule,
                                            std::span<const float> multipliers) {
@@ -219,6 +251,9 @@ SignedCodes<kGroups, kParts> search_signed(const float* values, const Grid& grid
   const float largest = largest_magnitude({values, 256});
   if (largest > kTooLarge) codes.scales.scale = kInfiniteHalf;
   if (largest < kNegligible || largest > kTooLarge) return codes;
+  if (const auto exact = exact_signed<kGroups, kParts>(values, grid, rule, multipliers)) {
+    return *exact;
+  }
 
   std::vector<Unit<kParts>> units;
   units.reserve(32);
@@ -230,16 +265,9 @@ SignedCodes<kGroups, kParts> search_signed(const float* values, const Grid& grid
     }
     return fit;
   };
-  const auto holds_at = [&](std::size_t g, float t) {
-    const std::span group = std::span(units).subspan(g * kUnits, kUnits);
-    return t > 0 &&
-           std::ranges::all_of(group, [&](const auto& unit) { return holds(grid, unit, t); });
-  };
-  const float top = *std::max_element(grid.coordinates.begin(), grid.coordinates.end());
+  const float top = *std::ranges::max_element(grid.digits);
   const Sweep sweep{1.8f * top, 0.6f * top, 24};
-  codes.scales =
-      find_scales<kGroups>({values, 256}, {multipliers, 0.125f, multipliers.back() * top},
-                           {&sweep, 1}, fit_at, holds_at);
+  codes.scales = search_scales<kGroups>({values, 256}, multipliers, {&sweep, 1}, fit_at);
   const float d = half_to_float(codes.scales.scale);
   for (std::size_t u = 0; u < 32; ++u) {
     const float t = d * multipliers[codes.scales.codes[u / kUnits]];
@@ -309,7 +337,30 @@ const std::array<Grid, 2>& iq1_grids() {
   return grids;
 }
 
-// shift_run: how many vectors of eight share a shift.
+// Codes for values that the format can hold exactly. shift_run: how many vectors of eight share a
+// shift.
+template <std::size_t kGroups>
+std::optional<ShiftedCodes<kGroups>> exact_shifted(const float* values, std::size_t shift_run) {
+  constexpr std::size_t kVectors = 32 / kGroups;  // of a group
+  ShiftedCodes<kGroups> codes;
+  const auto holds_at = [&](std::size_t g, float t) {
+    for (std::size_t k = g * kVectors; k < (g + 1) * kVectors; k += shift_run) {
+      const std::span points = std::span(codes.points).subspan(k, shift_run);
+      const bool up = exact_points(iq1_grids()[0], values + 8 * k, t, points);
+      if (!up && !exact_points(iq1_grids()[1], values + 8 * k, t, points)) return false;
+      std::fill_n(codes.down.begin() + static_cast<std::ptrdiff_t>(k), shift_run, !up);
+    }
+    return true;
+  };
+  const float largest = kIq1Multipliers.back() * (1 + kIq1Shift);
+  const auto scales =
+      exact_scales<kGroups>({values, 256}, {kIq1Multipliers, kIq1Shift, largest}, holds_at);
+  if (!scales) return std::nullopt;
+  codes.scales = *scales;
+  return codes;
+}
+
+// The same for any values.
 template <std::size_t kGroups>
 ShiftedCodes<kGroups> search_shifted(const float* values, std::size_t shift_run) {
   constexpr std::size_t kVectors = 32 / kGroups;  // of a group
@@ -317,6 +368,7 @@ ShiftedCodes<kGroups> search_shifted(const float* values, std::size_t shift_run)
   const float largest = largest_magnitude({values, 256});
   if (largest > kTooLarge) codes.scales.scale = kInfiniteHalf;
   if (largest < kNegligible || largest > kTooLarge) return codes;
+  if (const auto exact = exact_shifted<kGroups>(values, shift_run)) return *exact;
 
   std::array<std::vector<Hull>, 2> hulls;
   for (std::size_t shift = 0; shift < 2; ++shift) {
@@ -342,24 +394,8 @@ ShiftedCodes<kGroups> search_shifted(const float* values, std::size_t shift_run)
     }
     return fit;
   };
-  // At a positive scale only: choose() needs that, and encoders make no other.
-  const auto holds_run = [&](std::size_t first, float t, std::size_t shift) {
-    for (std::size_t k = first; k < first + shift_run; ++k) {
-      const std::size_t point = choose(hulls[shift][k], t).point;
-      if (!holds_point(iq1_grids()[shift], point, t, values + 8 * k)) return false;
-    }
-    return true;
-  };
-  const auto holds_at = [&](std::size_t g, float t) {
-    for (std::size_t k = g * kVectors; k < (g + 1) * kVectors; k += shift_run) {
-      if (!holds_run(k, t, 0) && !holds_run(k, t, 1)) return false;
-    }
-    return t > 0;
-  };
   const Sweep sweep{4.0f, 0.8f, 32};
-  codes.scales = find_scales<kGroups>(
-      {values, 256}, {kIq1Multipliers, kIq1Shift, kIq1Multipliers.back() * (1 + kIq1Shift)},
-      {&sweep, 1}, fit_at, holds_at);
+  codes.scales = search_scales<kGroups>({values, 256}, kIq1Multipliers, {&sweep, 1}, fit_at);
   const float d = half_to_float(codes.scales.scale);
   for (std::size_t k = 0; k < 32; ++k) {
     const float t = d * kIq1Multipliers[codes.scales.codes[k / kVectors]];
@@ -386,18 +422,6 @@ float nearest_iq4(float value) {
 }
 
 constexpr Sweep kIq4Sweeps[] = {{-140, -105, 35}, {122, 100, 22}};
-
-// Of the groups of 32 values.
-auto iq4_fit_at(std::span<const float> values) {
-  return [=](std::size_t g, float t) {
-    return fit_levels(values.subspan(32 * g, 32), t, nearest_iq4);
-  };
-}
-auto iq4_holds_at(std::span<const float> values) {
-  return [=](std::size_t g, float t) {
-    return holds_levels(values.subspan(32 * g, 32), t, nearest_iq4);
-  };
-}
 
 // The codes of 32 values at scale t.
 void put_iq4(const float* values, float t, std::uint8_t* codes) {
@@ -541,12 +565,10 @@ BlockIQ4_NL BlockIQ4_NL::search(const float* from) {
   block.scale = kInfiniteHalf;
   if (largest > kTooLarge) return block;
   static constexpr float kNoMultiplier[] = {1};
-  if (const auto exact = exact_scales<1>(values, {kNoMultiplier, 1, 127}, iq4_holds_at(values))) {
-    block.scale = exact->scale;
-  } else {
-    block.scale = float_to_half(ideal_scale(
-        largest, kIq4Sweeps, [&](float t) { return fit_levels(values, t, nearest_iq4); }));
-  }
+  const auto holds_at = [&](std::size_t, float t) { return holds_levels(values, t, nearest_iq4); };
+  const auto fit_at = [&](float t) { return fit_levels(values, t, nearest_iq4); };
+  const auto exact = exact_scales<1>(values, {kNoMultiplier, 1, 127}, holds_at);
+  block.scale = exact ? exact->scale : float_to_half(ideal_scale(largest, kIq4Sweeps, fit_at));
   const float d = half_to_float(block.scale);
   if (!std::isinf(d)) put_iq4(from, d, block.codes);
   return block;
@@ -559,8 +581,15 @@ BlockIQ4_XS BlockIQ4_XS::search(const float* from) {
   if (largest < kNegligible) return block;
   block.scale = kInfiniteHalf;
   if (largest > kTooLarge) return block;
-  const Scales<8> scales = find_scales<8>(values, {kIq4XsMultipliers, 1, 32 * 127}, kIq4Sweeps,
-                                          iq4_fit_at(values), iq4_holds_at(values));
+  const auto fit_at = [&](std::size_t g, float t) {
+    return fit_levels(values.subspan(32 * g, 32), t, nearest_iq4);
+  };
+  const auto holds_at = [&](std::size_t g, float t) {
+    return holds_levels(values.subspan(32 * g, 32), t, nearest_iq4);
+  };
+  const auto exact = exact_scales<8>(values, {kIq4XsMultipliers, 1, 32 * 127}, holds_at);
+  const Scales<8> scales =
+      exact ? *exact : search_scales<8>(values, kIq4XsMultipliers, kIq4Sweeps, fit_at);
   block.scale = scales.scale;
   const float d = half_to_float(block.scale);
   for (std::size_t g = 0; g < 8 && !std::isinf(d); ++g) {

@@ -34,10 +34,14 @@ SymmetricCodes search_symmetric(const float* values, IntegerLevels levels,
   if (largest > kTooLarge) codes.scales.scale = kInfiniteHalf;
   if (largest < kNegligible || largest > kTooLarge) return codes;
   const auto group = [&](std::size_t g) { return std::span(values + 16 * g, 16); };
-  codes.scales = find_scales<16>(
-      {values, 256}, {multipliers, 1, multipliers[0] * levels.least}, sweeps,
-      [&](std::size_t g, float t) { return fit_levels(group(g), t, levels); },
-      [&](std::size_t g, float t) { return holds_levels(group(g), t, levels); });
+  const auto exact =
+      exact_scales<16>({values, 256}, {multipliers, 1, multipliers[0] * levels.least},
+                       [&](std::size_t g, float t) { return holds_levels(group(g), t, levels); });
+  codes.scales =
+      exact ? *exact
+            : search_scales<16>({values, 256}, multipliers, sweeps, [&](std::size_t g, float t) {
+                return fit_levels(group(g), t, levels);
+              });
   const float d = half_to_float(codes.scales.scale);
   for (std::size_t v = 0; v < 256; ++v) {
     const float t = d * multipliers[codes.scales.codes[v / 16]];

@@ -193,4 +193,18 @@ Scales<kGroups> search_scales(std::span<const float> multipliers,
   return best;
 }
 
+// The same, from ideal scales that it looks for first, starting with the `sweeps`, for groups of
+// equal size.
+template <std::size_t kGroups, typename FitAt>
+Scales<kGroups> search_scales(std::span<const float> values, std::span<const float> multipliers,
+                              std::span<const Sweep> sweeps, const FitAt& fit_at) {
+  const std::size_t size = values.size() / kGroups;
+  std::array<float, kGroups> ideal{};
+  for (std::size_t g = 0; g < kGroups; ++g) {
+    ideal[g] = ideal_scale(largest_magnitude(values.subspan(g * size, size)), sweeps,
+                           [&](float t) { return fit_at(g, t); });
+  }
+  return search_scales(multipliers, ideal, fit_at);
+}
+
 }  // namespace espalier::pack
