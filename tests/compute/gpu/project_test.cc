@@ -1,5 +1,5 @@
-// Every packed format on the emulated GPU: decoding gives the format's bits, products are within
-// their bound of the sum in double, at sizes that fill no warp.
+// Every packed format on a GPU, emulated or (cuda_tests.cu) real: decoding gives the format's bits,
+// products are within their bound of the sum in double, at sizes that fill no warp.
 #include "compute/gpu/kernels/project.h"
 
 #include <gtest/gtest.h>
@@ -8,6 +8,7 @@
 #include <list>
 #include <random>
 
+#include "base/half.h"
 #include "compute/gpu/kernels/entries.h"
 #include "compute/gpu/launch.h"
 #include "compute/reference/reference.h"
@@ -15,7 +16,7 @@
 #include "pack/grouped_int4.h"
 #include "pack/transposed.h"
 
-namespace espalier::gpu::emulated {
+namespace espalier::gpu::ESPALIER_DIALECT {
 namespace {
 
 struct Kernels {
@@ -88,7 +89,7 @@ class GpuProject : public testing::Test {
   Bytes halves(std::size_t count) {
     std::vector<std::byte>& values = parts_.emplace_back(count * 2);
     for (std::size_t i = 0; i < count; ++i) {
-      const std::uint16_t half = float_to_half(normals(1)[0]);
+      const std::uint16_t half = espalier::float_to_half(normals(1)[0]);
       std::memcpy(values.data() + 2 * i, &half, 2);
     }
     return values;
@@ -271,21 +272,6 @@ TEST_F(GpuProject, AddsTheBias) {
             (std::vector<float>{1, 2, 3, 4, 5, 1, 2, 3, 4, 5}));
 }
 
-TEST_F(GpuProject, FindsAMatrixThatIsSmallerThanItsShape) {
-  const pack::Matrix m = matrix(*pack::find_format("Q4_0"), 5, 32);
-  DeviceMatrix device(m);
-  Weights weights = device.weights();
-  weights.rows = 6;
-  Buffer x("x", std::vector<float>(32));
-  Buffer y("y", 6 * sizeof(float));
-  const Status status = launch::project_q4_0(
-      {.blocks_x = 2, .threads = 128},
-      {.weights = weights, .x = x.at<const float>(), .y = y.at<float>(), .rows = 1});
-  ASSERT_FALSE(status);
-  EXPECT_EQ(status.error().message,
-            "project_q4_0: block (1, 0), thread 32: reads element 90 of data, which has 90");
-}
-
 // Rotations are exact; the whole is compared with the definition of the product.
 TEST_F(GpuProject, ComputesExl3LayersWithPadding) {
   for (const auto& [rows, cols] : {std::pair{200, 130}, std::pair{128, 256}, std::pair{24, 72}}) {
@@ -334,4 +320,4 @@ TEST_F(GpuProject, ComputesExl3LayersWithPadding) {
 }
 
 }  // namespace
-}  // namespace espalier::gpu::emulated
+}  // namespace espalier::gpu::ESPALIER_DIALECT
