@@ -30,8 +30,8 @@ Inputs project_inputs(Ops& ops, std::size_t rows, const float* x, const GatedDel
                      .a = workspace.floats(rows * rule.value_heads)};
   const Workspace::Frame frame(workspace);
   if (net.qkvz.weight.format == nullptr) {
-    ops.project(rows, x, net.qkv, in.qkv);
-    ops.project(rows, x, net.z, in.z);
+    const Projection both[] = {{&net.qkv, in.qkv}, {&net.z, in.z}};
+    ops.project_all(rows, x, both);
   } else {
     float* fused = workspace.floats(rows * (channels + values));
     ops.project(rows, x, net.qkvz, fused);
@@ -43,8 +43,8 @@ Inputs project_inputs(Ops& ops, std::size_t rows, const float* x, const GatedDel
     ops.split(rows, rule.key_heads, parts, fused);
   }
   if (net.ba.weight.format == nullptr) {
-    ops.project(rows, x, net.b, in.b);
-    ops.project(rows, x, net.a, in.a);
+    const Projection both[] = {{&net.b, in.b}, {&net.a, in.a}};
+    ops.project_all(rows, x, both);
   } else {
     float* fused = workspace.floats(rows * 2 * rule.value_heads);
     ops.project(rows, x, net.ba, fused);

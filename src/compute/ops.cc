@@ -19,6 +19,12 @@ void Ops::prepare(GatedDeltaNet& net) {
   }
 }
 
+void Ops::project_all(std::size_t rows, const float* x, std::span<const Projection> projections) {
+  for (const Projection& projection : projections) {
+    project(rows, x, *projection.linear, projection.y);
+  }
+}
+
 void Ops::gated_mlp(std::size_t rows, const float* x, const GatedMlp& mlp, float* y) {
   const Workspace::Frame frame(workspace_);
   const std::size_t inner = mlp.down.weight.cols;
@@ -31,8 +37,8 @@ void Ops::gated_mlp(std::size_t rows, const float* x, const GatedMlp& mlp, float
     const SplitPart parts[] = {{1, gates, inner}, {1, ups, inner}};
     split(rows, inner, parts, both);
   } else {
-    project(rows, x, mlp.gate, gates);
-    project(rows, x, mlp.up, ups);
+    const Projection both[] = {{&mlp.gate, gates}, {&mlp.up, ups}};
+    project_all(rows, x, both);
   }
   gate(count, gates, ups, mlp.activation, gates);
   project(rows, gates, mlp.down, y);

@@ -172,6 +172,12 @@ struct GatedDeltaNet {
   Linear output;  // [hidden, value_heads·value_dim]
 };
 
+// A projection and where its result goes: see Ops::project_all.
+struct Projection {
+  const Linear* linear = nullptr;
+  float* y = nullptr;
+};
+
 // One of the parts that a row is split into: see Ops::split.
 struct SplitPart {
   std::size_t width = 0;
@@ -195,6 +201,10 @@ class Ops {
 
   // y [rows, outputs] = x [rows, inputs] · Wᵀ + bias. EXL3 weights include their rotations.
   virtual void project(std::size_t rows, const float* x, const Linear& linear, float* y) = 0;
+
+  // The same of the same x for all of `projections`.
+  virtual void project_all(std::size_t rows, const float* x,
+                           std::span<const Projection> projections);
 
   // y = x / √(mean(x²) + epsilon) ∘ weight, for each row of `width` elements. y may be x.
   virtual void rms_norm(std::size_t rows, const float* x, std::span<const float> weight,

@@ -38,10 +38,18 @@ void ProfiledOps::embed(std::span<const compute::Row> rows, const pack::Matrix& 
 
 void ProfiledOps::project(std::size_t rows, const float* x, const compute::Linear& linear,
                           float* y) {
-  const pack::Matrix& w = linear.weight;
-  accounts_[static_cast<std::size_t>(Operator::kProject)].weight_bytes +=
-      w.data.size() + w.scales.size() + w.zeros.size();
-  timed(Operator::kProject, [&] { inner_.project(rows, x, linear, y); });
+  const compute::Projection projection[] = {{&linear, y}};
+  project_all(rows, x, projection);
+}
+
+void ProfiledOps::project_all(std::size_t rows, const float* x,
+                              std::span<const compute::Projection> projections) {
+  for (const compute::Projection& projection : projections) {
+    const pack::Matrix& w = projection.linear->weight;
+    accounts_[static_cast<std::size_t>(Operator::kProject)].weight_bytes +=
+        w.data.size() + w.scales.size() + w.zeros.size();
+  }
+  timed(Operator::kProject, [&] { inner_.project_all(rows, x, projections); });
 }
 
 void ProfiledOps::rms_norm(std::size_t rows, const float* x, std::span<const float> weight,

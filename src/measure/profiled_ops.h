@@ -53,6 +53,8 @@ class ProfiledOps final : public compute::Ops {
 
   void embed(std::span<const compute::Row> rows, const pack::Matrix& table, float* y) override;
   void project(std::size_t rows, const float* x, const compute::Linear& linear, float* y) override;
+  void project_all(std::size_t rows, const float* x,
+                   std::span<const compute::Projection> projections) override;
   void rms_norm(std::size_t rows, const float* x, std::span<const float> weight, float epsilon,
                 float* y) override;
   void rope(std::span<const compute::Row> rows, std::size_t heads, std::size_t head_dim,

@@ -31,16 +31,23 @@ class GgufWeights final : public Weights {
   const file::Gguf& gguf_;
 };
 
-// Multimodal checkpoints have the language model's names within one of these, in place of "model.".
-constexpr std::string_view kLanguageModels[] = {"model.language_model.", "language_model.model."};
+// What multimodal checkpoints call a language model's "model.", and what comes before its head.
+struct Nesting {
+  std::string_view model, head;
+};
+constexpr Nesting kPlain = {"model.", ""};
+constexpr Nesting kNestings[] = {
+    {"model.language_model.", ""},
+    {"language_model.model.", "language_model."},
+};
 
 class HfWeights final : public Weights {
  public:
   explicit HfWeights(const file::HfDirectory& directory) : directory_(directory) {
     const std::vector<std::string> modules = directory.modules();
-    for (const std::string_view prefix : kLanguageModels) {
-      const auto first = std::lower_bound(modules.begin(), modules.end(), prefix);
-      if (first != modules.end() && first->starts_with(prefix)) prefix_ = prefix;
+    for (const Nesting& nesting : kNestings) {
+      const auto first = std::lower_bound(modules.begin(), modules.end(), nesting.model);
+      if (first != modules.end() && first->starts_with(nesting.model)) nesting_ = nesting;
     }
   }
 
@@ -56,13 +63,12 @@ class HfWeights final : public Weights {
 
  private:
   [[nodiscard]] std::string full_name(std::string_view name) const {
-    constexpr std::string_view kModel = "model.";
-    if (!name.starts_with(kModel)) return std::string(name);
-    return fmt::format("{}{}", prefix_, name.substr(kModel.size()));
+    if (!name.starts_with(kPlain.model)) return fmt::format("{}{}", nesting_.head, name);
+    return fmt::format("{}{}", nesting_.model, name.substr(kPlain.model.size()));
   }
 
   const file::HfDirectory& directory_;
-  std::string_view prefix_ = "model.";
+  Nesting nesting_ = kPlain;
 };
 
 }  // namespace

@@ -22,12 +22,12 @@ std::string module_name(std::span<const ModuleName> exceptions, Convention conve
 
 void project(compute::Ops& ops, std::size_t rows, const float* x, const JointLinear& joint,
              std::span<float* const> outputs) {
-  if (joint.parts.size() == joint.sizes.size()) {
-    for (std::size_t i = 0; i < outputs.size(); ++i)
-      ops.project(rows, x, joint.parts[i], outputs[i]);
-    return;
-  }
   const compute::Workspace::Frame frame(ops.workspace());
+  if (joint.parts.size() == joint.sizes.size()) {
+    auto* all = ops.workspace().take<compute::Projection>(outputs.size());
+    for (std::size_t i = 0; i < outputs.size(); ++i) all[i] = {&joint.parts[i], outputs[i]};
+    return ops.project_all(rows, x, {all, outputs.size()});
+  }
   const compute::Linear& whole = joint.parts.front();
   float* all = ops.workspace().floats(rows * whole.weight.rows);
   ops.project(rows, x, whole, all);

@@ -3,6 +3,7 @@
 
 namespace espalier::model {
 
-const Architecture kQwen2 = {.name = "qwen2", .model_types = {"qwen2"}, .configure = read_qwen};
+const Architecture kQwen2 = {
+    .name = "qwen2", .model_types = {"qwen2", "qwen2_vl", "qwen2_5_vl"}, .configure = read_qwen};
 
 }  // namespace espalier::model

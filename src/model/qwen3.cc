@@ -14,6 +14,7 @@ Result<DecoderConfig> configure(const Settings& settings, const Weights& weights
 
 }  // namespace
 
-const Architecture kQwen3 = {.name = "qwen3", .model_types = {"qwen3"}, .configure = configure};
+const Architecture kQwen3 = {
+    .name = "qwen3", .model_types = {"qwen3", "qwen3_vl"}, .configure = configure};
 
 }  // namespace espalier::model

@@ -68,18 +68,20 @@ Status read_yarn(const Settings& settings, const RopeShape& shape, RopeScaling& 
   ESPALIER_TRY(scaling.beta_slow, settings.positive(kBetaSlow, scaling.beta_slow));
   ESPALIER_TRY(const auto whole_pairs, settings.boolean(kWholePairs));
   scaling.whole_pairs = whole_pairs.value_or(shape.yarn_whole_pairs);
-  ESPALIER_TRY(const auto magnitude, settings.number(kMagnitude));
-  ESPALIER_TRY(const auto mscale, settings.number(kMscale));
-  ESPALIER_TRY(const auto mscale_all_dim, settings.number(kMscaleAllDim));
+  const double derived = stretch_magnitude(scaling.factor);
   if (settings.convention() == Convention::kGguf) {
     // GGUF's factor multiplies the one that follows from the stretch.
-    scaling.magnitude = magnitude.value_or(1) * stretch_magnitude(scaling.factor);
-  } else if (magnitude) {
-    scaling.magnitude = *magnitude;
-  } else if (mscale.value_or(0) != 0 && mscale_all_dim.value_or(0) != 0) {
-    scaling.magnitude = stretch_magnitude(scaling.factor, *mscale) /
-                        stretch_magnitude(scaling.factor, *mscale_all_dim);
+    ESPALIER_TRY(const double magnitude, settings.positive(kMagnitude, 1));
+    scaling.magnitude = magnitude * derived;
+    return {};
   }
+  ESPALIER_TRY(const auto mscale, settings.number(kMscale));
+  ESPALIER_TRY(const auto mscale_all_dim, settings.number(kMscaleAllDim));
+  const bool both = mscale.value_or(0) != 0 && mscale_all_dim.value_or(0) != 0;
+  const double weighted = both ? stretch_magnitude(scaling.factor, *mscale) /
+                                     stretch_magnitude(scaling.factor, *mscale_all_dim)
+                               : derived;
+  ESPALIER_TRY(scaling.magnitude, settings.positive(kMagnitude, weighted));
   return {};
 }
 
@@ -183,11 +185,12 @@ Result<LayerRope> read_scaled_rope(const Settings& settings, const Settings& sec
     if (scaling.factor != 1) scaling.kind = RopeScalingKind::kLinear;
     if (long_factors) scaling.kind = RopeScalingKind::kLongRope;
   }
-  ESPALIER_TRY(const double outer_original, settings.positive(kOriginalContext, context));
-  ESPALIER_TRY(scaling.original_context, section.positive(kOriginalContext, outer_original));
-  const double stretch = scaling.kind == RopeScalingKind::kLongRope
-                             ? context / scaling.original_context
-                             : scaling.factor;
+  // As Transformers has it, the key outside goes before the one within.
+  ESPALIER_TRY(const double inner_original, section.positive(kOriginalContext, context));
+  ESPALIER_TRY(scaling.original_context, settings.positive(kOriginalContext, inner_original));
+  const bool from_contexts = scaling.kind == RopeScalingKind::kLongRope ||
+                             (scaling.kind == RopeScalingKind::kYarn && !gguf);
+  const double stretch = from_contexts ? context / scaling.original_context : scaling.factor;
   ESPALIER_TRY(scaling.factor, section.positive(kFactor, stretch));
 
   switch (scaling.kind) {
@@ -296,6 +299,11 @@ Result<LayerRope> read_sliding_rope(const Settings& settings, const RopeShape& s
     ESPALIER_TRY(const auto section, parameters->section("sliding_attention"));
     if (section) {
       ESPALIER_TRY(base, section->positive(kBase, base));
+      ESPALIER_TRY(const RopeScalingKind kind, read_kind(*section));
+      if (kind != RopeScalingKind::kNone) {
+        return input_error("{}: RoPE of sliding layers is scaled, expected the type default",
+                           section->place(kType));
+      }
     }
   }
   return LayerRope{

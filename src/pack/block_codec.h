@@ -1,6 +1,7 @@
 // From the scalar codec of one block to the row functions of the formats table.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 
 #include "pack/matrix.h"
@@ -18,9 +19,33 @@ void decode_block_rows(const Matrix& matrix, std::uint64_t first, std::uint64_t 
   }
 }
 
-// Format::encode of such a format, where Block::encode(const float values[Block::kValues]) makes a
-// block from finite values. A block whose scale cannot hold its values decodes to something that is
-// not finite, and that is how it is noticed.
+// The block of finite values: Block::encode(const float values[Block::kValues]), where that is one
+// right answer. Where the encoder searches, Block::search(values) is one pass of it. It finds
+// values that a block can hold exactly, so what it found becomes its input until that stays as it
+// is, nearly always in the second pass. So encoding what such a block decodes to gives the same
+// block.
+template <typename Block>
+Block encode_block(const float* values) {
+  if constexpr (requires { Block::search(values); }) {
+    constexpr int kMostPasses = 8;
+    float wanted[Block::kValues];
+    float decoded[Block::kValues];
+    std::copy_n(values, Block::kValues, wanted);
+    Block block{};
+    for (int pass = 0; pass < kMostPasses; ++pass) {
+      block = Block::search(wanted);
+      block.decode(decoded);
+      if (!std::isfinite(decoded[0]) || std::ranges::equal(wanted, decoded)) break;
+      std::ranges::copy(decoded, wanted);
+    }
+    return block;
+  } else {
+    return Block::encode(values);
+  }
+}
+
+// Format::encode of such a format. A block whose scale cannot hold its values decodes to something
+// that is not finite, and that is how it is noticed.
 template <typename Block>
 Result<PackedMatrix> encode_block_rows(const Format& format, std::span<const float> values,
                                        std::uint64_t rows, std::uint64_t cols) {
@@ -38,7 +63,7 @@ Result<PackedMatrix> encode_block_rows(const Format& format, std::span<const flo
                            i % cols, i / cols, values[i]);
       }
     }
-    const Block block = Block::encode(values.data() + v);
+    const Block block = encode_block<Block>(values.data() + v);
     float decoded[Block::kValues];
     block.decode(decoded);
     for (int i = 0; i < Block::kValues; ++i) {

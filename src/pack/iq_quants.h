@@ -1,7 +1,7 @@
 // GGUF's IQ formats: values come in vectors of eight or four from a table of points (IQ1 … IQ3,
 // pack/iq_grids.h), or one by one from a table of unequal levels (IQ4). 256 values of a row form a
-// super-block (32 in IQ4_NL). Layout as in ggml's block_iq1_s … block_iq4_xs. The encoders search
-// for the codes of least squared error (pack/scale_search.h).
+// super-block (32 in IQ4_NL). Layout as in ggml's block_iq1_s … block_iq4_xs. As for the
+// K-quants (pack/k_quants.h), search() is one pass of the encoder.
 //
 // Signs: bit j of a sign byte says that value j of eight is negative. Where only seven bits are
 // stored, they are bits 0 … 6, and bit 7 makes the number of set bits even.
@@ -22,7 +22,7 @@ struct BlockIQ1_S {
                           // s; bit 15 says that the shift is −0.125
 
   void decode(float* out) const;
-  static BlockIQ1_S encode(const float* values);
+  static BlockIQ1_S search(const float* values);
 };
 static_assert(sizeof(BlockIQ1_S) == 50);
 
@@ -37,7 +37,7 @@ struct BlockIQ1_M {
   std::uint8_t scales[8];
 
   void decode(float* out) const;
-  static BlockIQ1_M encode(const float* values);
+  static BlockIQ1_M search(const float* values);
 };
 static_assert(sizeof(BlockIQ1_M) == 56);
 
@@ -50,7 +50,7 @@ struct BlockIQ2_XXS {
   std::uint8_t codes[64];
 
   void decode(float* out) const;
-  static BlockIQ2_XXS encode(const float* values);
+  static BlockIQ2_XXS search(const float* values);
 };
 static_assert(sizeof(BlockIQ2_XXS) == 66);
 
@@ -62,7 +62,7 @@ struct BlockIQ2_XS {
   std::uint8_t scales[8];   // s of 16 values each, low nibble first
 
   void decode(float* out) const;
-  static BlockIQ2_XS encode(const float* values);
+  static BlockIQ2_XS search(const float* values);
 };
 static_assert(sizeof(BlockIQ2_XS) == 74);
 
@@ -76,7 +76,7 @@ struct BlockIQ2_S {
   std::uint8_t scales[8];  // as in IQ2_XS
 
   void decode(float* out) const;
-  static BlockIQ2_S encode(const float* values);
+  static BlockIQ2_S search(const float* values);
 };
 static_assert(sizeof(BlockIQ2_S) == 82);
 
@@ -89,7 +89,7 @@ struct BlockIQ3_XXS {
   std::uint8_t signs_scales[32];  // little-endian 32-bit words as in IQ2_XXS, of 32 values each
 
   void decode(float* out) const;
-  static BlockIQ3_XXS encode(const float* values);
+  static BlockIQ3_XXS search(const float* values);
 };
 static_assert(sizeof(BlockIQ3_XXS) == 98);
 
@@ -103,7 +103,7 @@ struct BlockIQ3_S {
   std::uint8_t scales[4];  // s of 32 values each, low nibble first
 
   void decode(float* out) const;
-  static BlockIQ3_S encode(const float* values);
+  static BlockIQ3_S search(const float* values);
 };
 static_assert(sizeof(BlockIQ3_S) == 110);
 
@@ -114,7 +114,7 @@ struct BlockIQ4_NL {
   std::uint8_t codes[16];  // low nibbles are values 0 … 15, high nibbles values 16 … 31
 
   void decode(float* out) const;
-  static BlockIQ4_NL encode(const float* values);
+  static BlockIQ4_NL search(const float* values);
 };
 static_assert(sizeof(BlockIQ4_NL) == 18);
 
@@ -127,7 +127,7 @@ struct BlockIQ4_XS {
   std::uint8_t codes[128];     // 16 bytes a group, as in IQ4_NL
 
   void decode(float* out) const;
-  static BlockIQ4_XS encode(const float* values);
+  static BlockIQ4_XS search(const float* values);
 };
 static_assert(sizeof(BlockIQ4_XS) == 136);
 

@@ -9,9 +9,9 @@
 #include <map>
 #include <vector>
 
+#include "pack/exact_scales.h"
 #include "pack/iq_grids.h"
 #include "pack/iq_quants.h"
-#include "pack/scale_search.h"
 
 namespace espalier::pack {
 namespace {
@@ -114,6 +114,14 @@ void compare(const Grid& grid, const float* x, float* dots, float* least) {
   }
 }
 
+// Whether a vector is the point times t.
+bool holds_point(const Grid& grid, std::size_t point, float t, const float* x) {
+  for (std::size_t j = 0; j < grid.dims; ++j) {
+    if (t * grid.at(point, j) != x[j]) return false;
+  }
+  return true;
+}
+
 // ---- IQ2 and IQ3: magnitudes from a grid, signs apart.
 
 // Whether all signs are stored, or all but one, so that their number must be even.
@@ -183,6 +191,17 @@ UnitChoice<kParts> choose(const Unit<kParts>& unit, float t) {
   return choice;
 }
 
+// Whether points times t are the values themselves.
+template <std::size_t kParts>
+bool holds(const Grid& grid, const Unit<kParts>& unit, float t) {
+  if (unit.odd) return false;
+  for (std::size_t part = 0; part < kParts; ++part) {
+    const float* magnitudes = unit.magnitudes.data() + part * grid.dims;
+    if (!holds_point(grid, choose(unit.as_is[part], t).point, t, magnitudes)) return false;
+  }
+  return true;
+}
+
 // A super-block in terms of its format: kGroups scales, an index for each vector, signs for each
 // eight values.
 template <std::size_t kGroups, std::size_t kParts>
@@ -211,15 +230,16 @@ SignedCodes<kGroups, kParts> search_signed(const float* values, const Grid& grid
     }
     return fit;
   };
+  const auto holds_at = [&](std::size_t g, float t) {
+    const std::span group = std::span(units).subspan(g * kUnits, kUnits);
+    return t > 0 &&
+           std::ranges::all_of(group, [&](const auto& unit) { return holds(grid, unit, t); });
+  };
   const float top = *std::max_element(grid.coordinates.begin(), grid.coordinates.end());
   const Sweep sweep{1.8f * top, 0.6f * top, 24};
-  std::array<float, kGroups> ideal{};
-  for (std::size_t g = 0; g < kGroups; ++g) {
-    const std::span group(values + g * kUnits * 8, kUnits * 8);
-    ideal[g] =
-        ideal_scale(largest_magnitude(group), {&sweep, 1}, [&](float t) { return fit_at(g, t); });
-  }
-  codes.scales = search_scales(multipliers, ideal, fit_at);
+  codes.scales =
+      find_scales<kGroups>({values, 256}, {multipliers, 0.125f, multipliers.back() * top},
+                           {&sweep, 1}, fit_at, holds_at);
   const float d = half_to_float(codes.scales.scale);
   for (std::size_t u = 0; u < 32; ++u) {
     const float t = d * multipliers[codes.scales.codes[u / kUnits]];
@@ -322,14 +342,24 @@ ShiftedCodes<kGroups> search_shifted(const float* values, std::size_t shift_run)
     }
     return fit;
   };
+  // At a positive scale only: choose() needs that, and encoders make no other.
+  const auto holds_run = [&](std::size_t first, float t, std::size_t shift) {
+    for (std::size_t k = first; k < first + shift_run; ++k) {
+      const std::size_t point = choose(hulls[shift][k], t).point;
+      if (!holds_point(iq1_grids()[shift], point, t, values + 8 * k)) return false;
+    }
+    return true;
+  };
+  const auto holds_at = [&](std::size_t g, float t) {
+    for (std::size_t k = g * kVectors; k < (g + 1) * kVectors; k += shift_run) {
+      if (!holds_run(k, t, 0) && !holds_run(k, t, 1)) return false;
+    }
+    return t > 0;
+  };
   const Sweep sweep{4.0f, 0.8f, 32};
-  std::array<float, kGroups> ideal{};
-  for (std::size_t g = 0; g < kGroups; ++g) {
-    const std::span group(values + g * kVectors * 8, kVectors * 8);
-    ideal[g] =
-        ideal_scale(largest_magnitude(group), {&sweep, 1}, [&](float t) { return fit_at(g, t); });
-  }
-  codes.scales = search_scales(kIq1Multipliers, ideal, fit_at);
+  codes.scales = find_scales<kGroups>(
+      {values, 256}, {kIq1Multipliers, kIq1Shift, kIq1Multipliers.back() * (1 + kIq1Shift)},
+      {&sweep, 1}, fit_at, holds_at);
   const float d = half_to_float(codes.scales.scale);
   for (std::size_t k = 0; k < 32; ++k) {
     const float t = d * kIq1Multipliers[codes.scales.codes[k / kVectors]];
@@ -357,9 +387,16 @@ float nearest_iq4(float value) {
 
 constexpr Sweep kIq4Sweeps[] = {{-140, -105, 35}, {122, 100, 22}};
 
-float iq4_ideal(std::span<const float> group) {
-  return ideal_scale(largest_magnitude(group), kIq4Sweeps,
-                     [&](float t) { return fit_levels(group, t, nearest_iq4); });
+// Of the groups of 32 values.
+auto iq4_fit_at(std::span<const float> values) {
+  return [=](std::size_t g, float t) {
+    return fit_levels(values.subspan(32 * g, 32), t, nearest_iq4);
+  };
+}
+auto iq4_holds_at(std::span<const float> values) {
+  return [=](std::size_t g, float t) {
+    return holds_levels(values.subspan(32 * g, 32), t, nearest_iq4);
+  };
 }
 
 // The codes of 32 values at scale t.
@@ -386,7 +423,7 @@ std::uint32_t signs_and_scale(const std::uint8_t* signs, std::uint32_t scale) {
 
 }  // namespace
 
-BlockIQ1_S BlockIQ1_S::encode(const float* values) {
+BlockIQ1_S BlockIQ1_S::search(const float* values) {
   const ShiftedCodes<8> found = search_shifted<8>(values, 4);
   BlockIQ1_S block{};
   block.scale = found.scales.scale;
@@ -401,7 +438,7 @@ BlockIQ1_S BlockIQ1_S::encode(const float* values) {
   return block;
 }
 
-BlockIQ1_M BlockIQ1_M::encode(const float* values) {
+BlockIQ1_M BlockIQ1_M::search(const float* values) {
   const ShiftedCodes<16> found = search_shifted<16>(values, 1);
   BlockIQ1_M block{};
   for (std::size_t k = 0; k < 32; ++k) {
@@ -420,7 +457,7 @@ BlockIQ1_M BlockIQ1_M::encode(const float* values) {
   return block;
 }
 
-BlockIQ2_XXS BlockIQ2_XXS::encode(const float* values) {
+BlockIQ2_XXS BlockIQ2_XXS::search(const float* values) {
   static const Grid grid = make_iq2_grid(kIq2XxsGrid);
   const auto found = search_signed<8, 1>(values, grid, Signs::kEven, kIq2Multipliers);
   BlockIQ2_XXS block{};
@@ -435,7 +472,7 @@ BlockIQ2_XXS BlockIQ2_XXS::encode(const float* values) {
   return block;
 }
 
-BlockIQ2_XS BlockIQ2_XS::encode(const float* values) {
+BlockIQ2_XS BlockIQ2_XS::search(const float* values) {
   static const Grid grid = make_iq2_grid(kIq2XsGrid);
   const auto found = search_signed<16, 1>(values, grid, Signs::kEven, kIq2Multipliers);
   BlockIQ2_XS block{};
@@ -449,7 +486,7 @@ BlockIQ2_XS BlockIQ2_XS::encode(const float* values) {
   return block;
 }
 
-BlockIQ2_S BlockIQ2_S::encode(const float* values) {
+BlockIQ2_S BlockIQ2_S::search(const float* values) {
   static const Grid grid = make_iq2_grid(kIq2SGrid);
   const auto found = search_signed<16, 1>(values, grid, Signs::kAll, kIq2Multipliers);
   BlockIQ2_S block{};
@@ -465,7 +502,7 @@ BlockIQ2_S BlockIQ2_S::encode(const float* values) {
   return block;
 }
 
-BlockIQ3_XXS BlockIQ3_XXS::encode(const float* values) {
+BlockIQ3_XXS BlockIQ3_XXS::search(const float* values) {
   static const Grid grid = make_grid(kIq3XxsGrid, 4, 3, to_floats(kIq3XxsLevels));
   const auto found = search_signed<8, 2>(values, grid, Signs::kEven, kIq3XxsMultipliers);
   BlockIQ3_XXS block{};
@@ -480,7 +517,7 @@ BlockIQ3_XXS BlockIQ3_XXS::encode(const float* values) {
   return block;
 }
 
-BlockIQ3_S BlockIQ3_S::encode(const float* values) {
+BlockIQ3_S BlockIQ3_S::search(const float* values) {
   static const Grid grid = make_grid(kIq3SGrid, 4, 3, to_floats(kIq3SLevels));
   const auto found = search_signed<8, 2>(values, grid, Signs::kAll, kIq3SMultipliers);
   BlockIQ3_S block{};
@@ -496,38 +533,41 @@ BlockIQ3_S BlockIQ3_S::encode(const float* values) {
   return block;
 }
 
-BlockIQ4_NL BlockIQ4_NL::encode(const float* values) {
+BlockIQ4_NL BlockIQ4_NL::search(const float* from) {
   BlockIQ4_NL block{};
-  const std::span group(values, kValues);
-  const float largest = largest_magnitude(group);
+  const std::span values(from, kValues);
+  const float largest = largest_magnitude(values);
   if (largest < kNegligible) return block;
-  block.scale = largest > kTooLarge ? kInfiniteHalf : float_to_half(iq4_ideal(group));
+  block.scale = kInfiniteHalf;
+  if (largest > kTooLarge) return block;
+  static constexpr float kNoMultiplier[] = {1};
+  if (const auto exact = exact_scales<1>(values, {kNoMultiplier, 1, 127}, iq4_holds_at(values))) {
+    block.scale = exact->scale;
+  } else {
+    block.scale = float_to_half(ideal_scale(
+        largest, kIq4Sweeps, [&](float t) { return fit_levels(values, t, nearest_iq4); }));
+  }
   const float d = half_to_float(block.scale);
-  if (!std::isinf(d)) put_iq4(values, d, block.codes);
+  if (!std::isinf(d)) put_iq4(from, d, block.codes);
   return block;
 }
 
-BlockIQ4_XS BlockIQ4_XS::encode(const float* values) {
+BlockIQ4_XS BlockIQ4_XS::search(const float* from) {
   BlockIQ4_XS block{};
-  const float largest = largest_magnitude({values, kValues});
+  const std::span values(from, kValues);
+  const float largest = largest_magnitude(values);
   if (largest < kNegligible) return block;
-  const auto group = [&](std::size_t g) { return std::span(values + 32 * g, 32); };
-  Scales<8> scales;
-  scales.scale = kInfiniteHalf;
-  if (largest <= kTooLarge) {
-    std::array<float, 8> ideal{};
-    for (std::size_t g = 0; g < 8; ++g) ideal[g] = iq4_ideal(group(g));
-    scales = search_scales(kIq4XsMultipliers, ideal, [&](std::size_t g, float t) {
-      return fit_levels(group(g), t, nearest_iq4);
-    });
-  }
+  block.scale = kInfiniteHalf;
+  if (largest > kTooLarge) return block;
+  const Scales<8> scales = find_scales<8>(values, {kIq4XsMultipliers, 1, 32 * 127}, kIq4Sweeps,
+                                          iq4_fit_at(values), iq4_holds_at(values));
   block.scale = scales.scale;
   const float d = half_to_float(block.scale);
   for (std::size_t g = 0; g < 8 && !std::isinf(d); ++g) {
     const std::uint32_t s = scales.codes[g];
     put(block.scales_low[g / 2], (s & 15) << (g % 2 * 4));
     put(block.scales_high, s >> 4 << (2 * g));
-    put_iq4(values + 32 * g, d * kIq4XsMultipliers[s], block.codes + 16 * g);
+    put_iq4(from + 32 * g, d * kIq4XsMultipliers[s], block.codes + 16 * g);
   }
   return block;
 }

@@ -1,6 +1,8 @@
 // GGUF's K-quants: 256 values of a row form a super-block with one or two half-precision scales;
 // within it, small groups have scales of a few bits. Layout as in ggml's block_q2_K … block_q8_K.
-// The encoders search for the codes of least squared error (pack/scale_search.h).
+// search() is one pass of an encoder that looks for the codes of least squared error
+// (pack/scale_search.h); encode_block() in pack/block_codec.h makes of it one that gives every
+// block of its own again, byte for byte, from what that decodes to.
 #pragma once
 
 #include "base/half.h"
@@ -18,7 +20,7 @@ struct BlockQ2_K {
   std::uint16_t minimum;   // F16
 
   void decode(float* out) const;
-  static BlockQ2_K encode(const float* values);
+  static BlockQ2_K search(const float* values);
 };
 static_assert(sizeof(BlockQ2_K) == 84);
 
@@ -34,7 +36,7 @@ struct BlockQ3_K {
   std::uint16_t scale;  // F16
 
   void decode(float* out) const;
-  static BlockQ3_K encode(const float* values);
+  static BlockQ3_K search(const float* values);
 };
 static_assert(sizeof(BlockQ3_K) == 110);
 
@@ -51,7 +53,7 @@ struct BlockQ4_K {
   std::uint8_t codes[128];  // byte 32p + l has value 64p + l low and 64p + 32 + l high
 
   void decode(float* out) const;
-  static BlockQ4_K encode(const float* values);
+  static BlockQ4_K search(const float* values);
 };
 static_assert(sizeof(BlockQ4_K) == 144);
 
@@ -65,7 +67,7 @@ struct BlockQ5_K {
   std::uint8_t codes[128];  // bits 0 … 3, as in Q4_K
 
   void decode(float* out) const;
-  static BlockQ5_K encode(const float* values);
+  static BlockQ5_K search(const float* values);
 };
 static_assert(sizeof(BlockQ5_K) == 176);
 
@@ -81,7 +83,7 @@ struct BlockQ6_K {
   std::uint16_t scale;  // F16
 
   void decode(float* out) const;
-  static BlockQ6_K encode(const float* values);
+  static BlockQ6_K search(const float* values);
 };
 static_assert(sizeof(BlockQ6_K) == 210);
 

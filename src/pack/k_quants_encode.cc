@@ -1,8 +1,8 @@
 // The encoders of the K-quants: searches for the codes of least squared error.
 #include <algorithm>
 
+#include "pack/exact_scales.h"
 #include "pack/k_quants.h"
-#include "pack/scale_search.h"
 
 namespace espalier::pack {
 namespace {
@@ -34,13 +34,10 @@ SymmetricCodes search_symmetric(const float* values, IntegerLevels levels,
   if (largest > kTooLarge) codes.scales.scale = kInfiniteHalf;
   if (largest < kNegligible || largest > kTooLarge) return codes;
   const auto group = [&](std::size_t g) { return std::span(values + 16 * g, 16); };
-  const auto fit_at = [&](std::size_t g, float t) { return fit_levels(group(g), t, levels); };
-  std::array<float, 16> ideal{};
-  for (std::size_t g = 0; g < 16; ++g) {
-    ideal[g] =
-        ideal_scale(largest_magnitude(group(g)), sweeps, [&](float t) { return fit_at(g, t); });
-  }
-  codes.scales = search_scales(multipliers, ideal, fit_at);
+  codes.scales = find_scales<16>(
+      {values, 256}, {multipliers, 1, multipliers[0] * levels.least}, sweeps,
+      [&](std::size_t g, float t) { return fit_levels(group(g), t, levels); },
+      [&](std::size_t g, float t) { return holds_levels(group(g), t, levels); });
   const float d = half_to_float(codes.scales.scale);
   for (std::size_t v = 0; v < 256; ++v) {
     const float t = d * multipliers[codes.scales.codes[v / 16]];
@@ -124,26 +121,29 @@ AffineIdeal ideal_affine(std::span<const float> values, float top) {
   return best;
 }
 
+// If all groups are likely to become constant, for they span less than a step, the one of the
+// greatest value if that is positive; else kGroups. To find scales again, exact_affine() needs
+// differences or such a group without a minimum.
 template <std::size_t kGroups>
-struct AffineCodes {
-  std::uint16_t scale = 0;
-  std::uint16_t minimum = 0;
-  std::array<std::uint8_t, kGroups> scales{};
-  std::array<std::uint8_t, kGroups> minima{};
-  std::array<std::uint8_t, 256> codes{};
-};
+std::size_t greatest_if_constant(std::span<const float, 256> values, float top) {
+  constexpr std::size_t kSize = 256 / kGroups;
+  const auto greatest = std::max_element(values.begin(), values.end());
+  if (*greatest <= 0) return kGroups;
+  for (std::size_t v = 0; v < 256; v += kSize) {
+    const auto [low, high] = std::minmax_element(&values[v], &values[v] + kSize);
+    if ((*high - *low) * top > std::fabs(*high)) return kGroups;
+  }
+  return static_cast<std::size_t>(greatest - values.begin()) / kSize;
+}
 
-// top: the largest code of a value; scale_top: of a group's scale and minimum.
 template <std::size_t kGroups>
-AffineCodes<kGroups> search_affine(const float* values, float top, int scale_top) {
-  constexpr std::size_t kGroupValues = 256 / kGroups;
-  AffineCodes<kGroups> best;
-  const float largest = largest_magnitude({values, 256});
-  if (largest > kTooLarge) best.scale = kInfiniteHalf;
-  if (largest < kNegligible || largest > kTooLarge) return best;
-
+AffineScales<kGroups> search_affine_scales(std::span<const float, 256> values,
+                                           AffineLimits limits) {
+  const float top = limits.top;
+  const int scale_top = limits.scale_top;
+  AffineScales<kGroups> best;
   const auto group = [&](std::size_t g) {
-    return std::span(values + kGroupValues * g, kGroupValues);
+    return values.subspan(256 / kGroups * g, 256 / kGroups);
   };
   std::array<AffineIdeal, kGroups> ideal;
   AffineIdeal extreme;
@@ -152,6 +152,14 @@ AffineCodes<kGroups> search_affine(const float* values, float top, int scale_top
     extreme.scale = std::max(extreme.scale, ideal[g].scale);
     extreme.minimum = std::max(extreme.minimum, ideal[g].minimum);
   }
+  // Scale and minimum are multiples of a unit of which every value is less than 2^24. So decoding
+  // does not round, and only that lets exact_affine() find them again.
+  const float unit = std::ldexp(1.0f, std::ilogb(largest_magnitude(values)) - 22);
+  const auto to_half = [&](double number) {
+    const float half = half_to_float(float_to_half(static_cast<float>(number)));
+    return float_to_half(half > 0 ? std::max(1.0f, std::round(half / unit)) * unit : 0.0f);
+  };
+  const std::size_t without_minimum = greatest_if_constant<kGroups>(values, top);
   const auto nearest_code = [&](float wanted, float step) {
     return step > 0 ? static_cast<int>(std::min(std::round(wanted / step), float(scale_top))) : 0;
   };
@@ -160,9 +168,9 @@ AffineCodes<kGroups> search_affine(const float* values, float top, int scale_top
   best.scale = kInfiniteHalf;
   const auto try_from = [&](double scale, double minimum) {
     for (int round = 0; round < 5; ++round) {
-      AffineCodes<kGroups> trial;
-      trial.scale = float_to_half(static_cast<float>(scale));
-      trial.minimum = float_to_half(static_cast<float>(minimum));
+      AffineScales<kGroups> trial;
+      trial.scale = to_half(scale);
+      trial.minimum = to_half(minimum);
       const float d = half_to_float(trial.scale);
       const float dm = half_to_float(trial.minimum);
       if (std::isinf(d) || std::isinf(dm)) return;
@@ -185,10 +193,11 @@ AffineCodes<kGroups> search_affine(const float* values, float top, int scale_top
           return nearest_code(fit.best_minimum(t), dm);
         };
         const int s = nearest_code(ideal[g].scale, d);
-        const int m = nearest_code(ideal[g].minimum, dm);
+        const int minimum_top = g == without_minimum ? 0 : scale_top;
+        const int m = std::min(nearest_code(ideal[g].minimum, dm), minimum_top);
         for (int near = std::max(0, s - 1); near <= std::min(scale_top, s + 1); ++near) {
           const int better = consider(near, m);
-          for (int code = std::max(0, better - 1); code <= std::min(scale_top, better + 1);
+          for (int code = std::max(0, better - 1); code <= std::min(minimum_top, better + 1);
                ++code) {
             if (code != m) consider(near, code);
           }
@@ -215,10 +224,7 @@ AffineCodes<kGroups> search_affine(const float* values, float top, int scale_top
         minimum = mm > 0 ? -xm / mm : 0;
       }
       if (scale < 0 || minimum < 0) return;
-      if (float_to_half(static_cast<float>(scale)) == trial.scale &&
-          float_to_half(static_cast<float>(minimum)) == trial.minimum) {
-        return;
-      }
+      if (to_half(scale) == trial.scale && to_half(minimum) == trial.minimum) return;
     }
   };
   for (const double s : {0.9, 1.0, 1.1}) {
@@ -226,39 +232,57 @@ AffineCodes<kGroups> search_affine(const float* values, float top, int scale_top
       try_from(extreme.scale * s / scale_top, extreme.minimum * m / scale_top);
     }
   }
-
-  const float d = half_to_float(best.scale);
-  const float dm = half_to_float(best.minimum);
-  for (std::size_t v = 0; v < 256 && !std::isinf(d); ++v) {
-    const float t = d * static_cast<float>(best.scales[v / kGroupValues]);
-    const float m = dm * static_cast<float>(best.minima[v / kGroupValues]);
-    if (t > 0) {
-      best.codes[v] =
-          static_cast<std::uint8_t>(std::round(std::min(std::max((values[v] + m) / t, 0.0f), top)));
-    }
-  }
   return best;
 }
 
+template <std::size_t kGroups>
+struct AffineCodes {
+  AffineScales<kGroups> groups;
+  std::array<std::uint8_t, 256> codes{};
+};
+
+template <std::size_t kGroups>
+AffineCodes<kGroups> search_affine(const float* from, AffineLimits limits) {
+  const std::span<const float, 256> values(from, 256);
+  AffineCodes<kGroups> found;
+  const float largest = largest_magnitude(values);
+  if (largest > kTooLarge) found.groups.scale = kInfiniteHalf;
+  if (largest < kNegligible || largest > kTooLarge) return found;
+  const auto exact = exact_affine<kGroups>(values, limits);
+  found.groups = exact ? *exact : search_affine_scales<kGroups>(values, limits);
+  const float d = half_to_float(found.groups.scale);
+  const float dm = half_to_float(found.groups.minimum);
+  for (std::size_t v = 0; v < 256 && !std::isinf(d); ++v) {
+    const float t = d * static_cast<float>(found.groups.scales[v * kGroups / 256]);
+    const float m = dm * static_cast<float>(found.groups.minima[v * kGroups / 256]);
+    if (t > 0) {
+      const float code = std::min(std::max((values[v] + m) / t, 0.0f), limits.top);
+      found.codes[v] = static_cast<std::uint8_t>(std::round(code));
+    }
+  }
+  return found;
+}
+
 // Q4_K's and Q5_K's packing of eight six-bit scales and minima.
-void put_q4_groups(const AffineCodes<8>& codes, std::uint8_t* scales) {
+void put_q4_groups(const AffineScales<8>& groups, std::uint8_t* scales) {
   for (std::size_t g = 0; g < 4; ++g) {
-    scales[g] = static_cast<std::uint8_t>(codes.scales[g] | codes.scales[g + 4] >> 4 << 6);
-    scales[g + 4] = static_cast<std::uint8_t>(codes.minima[g] | codes.minima[g + 4] >> 4 << 6);
+    scales[g] = static_cast<std::uint8_t>(groups.scales[g] | groups.scales[g + 4] >> 4 << 6);
+    scales[g + 4] = static_cast<std::uint8_t>(groups.minima[g] | groups.minima[g + 4] >> 4 << 6);
     scales[g + 8] =
-        static_cast<std::uint8_t>((codes.scales[g + 4] & 15) | (codes.minima[g + 4] & 15) << 4);
+        static_cast<std::uint8_t>((groups.scales[g + 4] & 15) | (groups.minima[g + 4] & 15) << 4);
   }
 }
 
 }  // namespace
 
-BlockQ2_K BlockQ2_K::encode(const float* values) {
-  const AffineCodes<16> found = search_affine<16>(values, 3, 15);
+BlockQ2_K BlockQ2_K::search(const float* values) {
+  const AffineCodes<16> found = search_affine<16>(values, {3, 15});
   BlockQ2_K block{};
-  block.scale = found.scale;
-  block.minimum = found.minimum;
+  block.scale = found.groups.scale;
+  block.minimum = found.groups.minimum;
   for (std::size_t g = 0; g < 16; ++g) {
-    block.scales[g] = static_cast<std::uint8_t>(found.scales[g] | found.minima[g] << 4);
+    block.scales[g] =
+        static_cast<std::uint8_t>(found.groups.scales[g] | found.groups.minima[g] << 4);
   }
   for (int v = 0; v < kValues; ++v) {
     put_two_bits(block.codes, v, found.codes[static_cast<std::size_t>(v)]);
@@ -266,7 +290,7 @@ BlockQ2_K BlockQ2_K::encode(const float* values) {
   return block;
 }
 
-BlockQ3_K BlockQ3_K::encode(const float* values) {
+BlockQ3_K BlockQ3_K::search(const float* values) {
   static constexpr auto kMultipliers = consecutive<64>(-32);
   static constexpr Sweep kSweeps[] = {{-5.0f, -2.5f, 20}, {4.5f, 2.5f, 20}};
   const SymmetricCodes found = search_symmetric(values, {-4, 3}, kMultipliers, kSweeps);
@@ -285,24 +309,24 @@ BlockQ3_K BlockQ3_K::encode(const float* values) {
   return block;
 }
 
-BlockQ4_K BlockQ4_K::encode(const float* values) {
-  const AffineCodes<8> found = search_affine<8>(values, 15, 63);
+BlockQ4_K BlockQ4_K::search(const float* values) {
+  const AffineCodes<8> found = search_affine<8>(values, {15, 63});
   BlockQ4_K block{};
-  block.scale = found.scale;
-  block.minimum = found.minimum;
-  put_q4_groups(found, block.scales);
+  block.scale = found.groups.scale;
+  block.minimum = found.groups.minimum;
+  put_q4_groups(found.groups, block.scales);
   for (int v = 0; v < kValues; ++v) {
     put_four_bits(block.codes, v, found.codes[static_cast<std::size_t>(v)]);
   }
   return block;
 }
 
-BlockQ5_K BlockQ5_K::encode(const float* values) {
-  const AffineCodes<8> found = search_affine<8>(values, 31, 63);
+BlockQ5_K BlockQ5_K::search(const float* values) {
+  const AffineCodes<8> found = search_affine<8>(values, {31, 63});
   BlockQ5_K block{};
-  block.scale = found.scale;
-  block.minimum = found.minimum;
-  put_q4_groups(found, block.scales);
+  block.scale = found.groups.scale;
+  block.minimum = found.groups.minimum;
+  put_q4_groups(found.groups, block.scales);
   for (int v = 0; v < kValues; ++v) {
     const int code = found.codes[static_cast<std::size_t>(v)];
     put_four_bits(block.codes, v, code & 15);
@@ -311,7 +335,7 @@ BlockQ5_K BlockQ5_K::encode(const float* values) {
   return block;
 }
 
-BlockQ6_K BlockQ6_K::encode(const float* values) {
+BlockQ6_K BlockQ6_K::search(const float* values) {
   static constexpr auto kMultipliers = consecutive<256>(-128);
   static constexpr Sweep kSweeps[] = {{-33.0f, -30.5f, 20}, {32.5f, 30.0f, 20}};
   const SymmetricCodes found = search_symmetric(values, {-32, 31}, kMultipliers, kSweeps);

@@ -439,6 +439,7 @@ Status read_byte_level_decoder(const JsonObject& step, DecoderState& state) {
 }
 
 Status read_byte_fallback(const JsonObject&, DecoderState& state) {
+  state.decoding.byte_fallback = true;
   state.decoding.token_steps.emplace_back([](std::string token) {
     const std::optional<char> byte = byte_token(token);
     return byte ? std::string(1, *byte) : token;

@@ -33,7 +33,8 @@ struct Template {
 
 // What a decoder makes of tokens.
 struct Decoding {
-  bool byte_level = false;  // tokens spell bytes, but for added ones
+  bool byte_level = false;     // tokens spell bytes, but for added ones
+  bool byte_fallback = false;  // tokens such as <0x0A> are bytes
   std::vector<std::function<std::string(std::string)>> token_steps;  // what follows, in order
   bool drops_first_spaces = false;
   std::vector<Trim> trims;

@@ -320,6 +320,12 @@ Result<Draft> read_tokenizer(const Json& json, const std::string& name) {
     const std::string_view token = vocabulary.tokens[i];
     parts.pieces.push_back(token.empty() ? "" : decoding.piece(token, is_added[i]));
   }
+  if (decoding.byte_fallback) {
+    for (const std::string_view token : vocabulary.tokens) {
+      parts.byte_tokens.push_back(byte_token(token).has_value());
+    }
+  }
+  parts.replaces_broken = decoding.byte_level;
   parts.drops_first_spaces = decoding.drops_first_spaces;
   parts.trims = std::move(decoding.trims);
   set_added(reader, parts);

@@ -55,6 +55,9 @@ class Ranges {
 struct MarkedText {
   std::string text;
   Ranges parsed;
+  // The bytes that it begins with which come from the first character of the text to be encoded.
+  // None: that is in another stretch, or was taken away.
+  std::size_t lead = 0;
 };
 
 // Writes a changed version of a text from left to right. What replaces bytes is marked if all of
@@ -66,18 +69,24 @@ class Rewriter {
   // The bytes [begin, begin + length) as they are.
   void keep(std::size_t begin, std::size_t length) {
     from_.parsed.copy(begin, length, to_.parsed, to_.text.size());
+    if (continues_lead(begin)) to_.lead += std::min(length, from_.lead - begin);
     to_.text.append(from_.text, begin, length);
   }
 
   // `text` for the bytes [begin, begin + length).
   void replace(std::size_t begin, std::size_t length, std::string_view text) {
     if (from_.parsed.contain(begin, length)) to_.parsed.add(to_.text.size(), text.size());
+    if (continues_lead(begin)) to_.lead += text.size();
     to_.text += text;
   }
 
   [[nodiscard]] MarkedText take() { return std::move(to_); }
 
  private:
+  [[nodiscard]] bool continues_lead(std::size_t begin) const {
+    return begin < from_.lead && to_.lead == to_.text.size();
+  }
+
   const MarkedText& from_;
   MarkedText to_;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "text/tokenizer_parts.h"
+#include "text/utf8.h"
 
 namespace espalier::text {
 namespace {
@@ -28,6 +29,14 @@ void take_out(const AddedTokens& added, const MarkedText& marked, const Plain& p
     done = match->end;
   }
   if (done < marked.text.size()) plain(done, marked.text.size());
+}
+
+// Bytes that are UTF-8 as a whole, or U+FFFD for each of them.
+std::string all_or_replaced(const std::string& bytes) {
+  if (utf8_run(bytes) == bytes.size() && utf8_character(bytes) > 0) return bytes;
+  std::string text;
+  for (std::size_t i = 0; i < bytes.size(); ++i) text += kReplacementCharacter;
+  return text;
 }
 
 }  // namespace
@@ -77,12 +86,13 @@ std::vector<TokenId> Tokenizer::encode(std::span<const TextPart> parts,
   if (add_special == AddSpecial::kYes) ids = parts_->before;
   const auto encode_stretch = [&](std::size_t begin, std::size_t end) {
     MarkedText stretch{all.text.substr(begin, end - begin), {}};
+    if (begin == 0) stretch.lead = std::max<std::size_t>(utf8_character(stretch.text), 1);
     all.parsed.copy(begin, end - begin, stretch.parsed, 0);
     stretch = normalize(parts_->normalizer, std::move(stretch));
     const auto encode_words = [&](std::size_t first, std::size_t last) {
       parts_->pre_tokenizer.split(
           std::string_view(stretch.text).substr(first, last - first),
-          begin == 0 && first == 0 ? Place::kTextBegin : Place::kLater,
+          first < stretch.lead ? Place::kTextBegin : Place::kLater,
           [&](std::string_view word) { parts_->encoder->encode(word, ids); });
     };
     take_out(parts_->added_normalized, stretch, encode_words, ids);
@@ -120,14 +130,23 @@ Result<std::string> Tokenizer::decode(std::span<const TokenId> ids, ControlToken
 Result<std::string> Tokenizer::detokenize(std::span<const TokenId> ids,
                                           ControlTokens control) const {
   std::string text;
+  std::string character;  // bytes of tokens that stand for one each
   bool first = parts_->drops_first_spaces;
   for (const TokenId id : ids) {
     ESPALIER_TRY(std::string bytes, piece(id, control));
     if (control == ControlTokens::kSkip && is_hidden(id)) continue;
-    if (first) std::erase(bytes, ' ');
-    text += bytes;
+    if (!parts_->byte_tokens.empty() && parts_->byte_tokens[static_cast<std::size_t>(id)]) {
+      character += bytes;
+    } else {
+      text += all_or_replaced(character);
+      character.clear();
+      if (first) std::erase(bytes, ' ');
+      text += bytes;
+    }
     first = false;
   }
+  text += all_or_replaced(character);
+  if (parts_->replaces_broken) text = utf8_repaired(text);
   for (const Trim& trim : parts_->trims) apply(trim, text);
   return text;
 }

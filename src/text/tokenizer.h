@@ -63,7 +63,8 @@ class Tokenizer {
                                            ControlTokens control) const;
 
   // The text that was encoded: as decode(), without the space that encode() puts before a text
-  // where the vocabulary says so.
+  // where the vocabulary says so, and with U+FFFD for bytes that are not UTF-8 where a
+  // tokenizer.json's decoder writes it.
   [[nodiscard]] Result<std::string> detokenize(std::span<const TokenId> ids,
                                                ControlTokens control = ControlTokens::kPrint) const;
 

@@ -37,6 +37,11 @@ struct TokenizerParts {
   std::vector<std::string> pieces;  // by id: the bytes of each token in the middle of a text
   std::vector<TokenType> types;     // by id
   bool drops_first_spaces = false;  // of the first token, if it is text
+  // What detokenize() makes of bytes that are not UTF-8. By id, if any: the tokens that stand for a
+  // byte; a row of them is UTF-8 as a whole or U+FFFD for each. And whether what remains of them in
+  // the text becomes U+FFFD too.
+  std::vector<bool> byte_tokens;
+  bool replaces_broken = false;
   std::vector<Trim> trims;
 
   std::optional<TokenId> bos, eos;

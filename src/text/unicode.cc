@@ -58,7 +58,7 @@ bool starts_afresh(utf8proc_int32_t code) {
 // Normalizes what lies between two characters that start afresh.
 class Normalizer {
  public:
-  Normalizer(NormalForm form, Rewriter& out) : out_(out) {
+  Normalizer(NormalForm form, std::string_view text, Rewriter& out) : text_(text), out_(out) {
     const bool composed = form == NormalForm::kC || form == NormalForm::kKC;
     const bool compatible = form == NormalForm::kKC || form == NormalForm::kKD;
     options_ = static_cast<utf8proc_option_t>(UTF8PROC_STABLE |
@@ -90,13 +90,18 @@ class Normalizer {
       for (utf8proc_ssize_t i = 0; i < count; ++i) {
         append_utf8(codes_[static_cast<std::size_t>(i)], text);
       }
-      out_.replace(begin_, end_ - begin_, text);
+      if (text == text_.substr(begin_, end_ - begin_)) {
+        out_.keep(begin_, text.size());
+      } else {
+        out_.replace(begin_, end_ - begin_, text);
+      }
       codes_.clear();
     }
     begin_ = begin;
   }
 
  private:
+  std::string_view text_;
   Rewriter& out_;
   utf8proc_option_t options_;
   std::vector<utf8proc_int32_t> codes_;
@@ -180,7 +185,7 @@ std::string lower_case(char32_t code) {
 }
 
 void normalize(NormalForm form, std::string_view text, Rewriter& out) {
-  Normalizer normalizer(form, out);
+  Normalizer normalizer(form, text, out);
   std::size_t begin = 0;
   while (begin < text.size()) {
     // ASCII stays as it is, but for a character that what follows may combine with.

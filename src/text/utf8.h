@@ -1,6 +1,7 @@
 // The little of UTF-8 that tokenizers and streaming need.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -56,6 +57,32 @@ namespace espalier::text {
   return broken;
 }
 
+inline constexpr std::string_view kReplacementCharacter = "\xef\xbf\xbd";
+
+// `bytes` with U+FFFD for what is not UTF-8: one for the longest beginning of a character, one for
+// every other byte (The Unicode Standard, section 3.9: substitution of maximal subparts).
+[[nodiscard]] inline std::string utf8_repaired(std::string_view bytes) {
+  const auto begins_character = [](std::string_view part) {
+    for (const char* rest : {"\x80\x80\x80", "\xbf\xbf\xbf"}) {
+      if (utf8_character(std::string(part) + rest) > part.size()) return true;
+    }
+    return false;
+  };
+  std::string text;
+  while (!bytes.empty()) {
+    std::size_t length = utf8_character(bytes);
+    if (length > 0) {
+      text += bytes.substr(0, length);
+    } else {
+      length = std::min<std::size_t>(3, bytes.size());
+      while (length > 1 && !begins_character(bytes.substr(0, length))) --length;
+      text += kReplacementCharacter;
+    }
+    bytes.remove_prefix(length);
+  }
+  return text;
+}
+
 // Length of the longest prefix of `bytes` that does not end inside a UTF-8 character. Bytes that
 // are not UTF-8 at all count as characters of their own, so only the last three can be held back.
 [[nodiscard]] inline std::size_t complete_utf8_prefix(std::string_view bytes) {
@@ -86,7 +113,7 @@ class WholeCharacters {
   [[nodiscard]] std::string finish() {
     const bool cut_off = !held_.empty();
     held_.clear();
-    return cut_off ? "\xef\xbf\xbd" : "";
+    return cut_off ? std::string(kReplacementCharacter) : "";
   }
 
  private:

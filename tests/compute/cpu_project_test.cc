@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -113,7 +114,8 @@ std::vector<float> product(std::size_t threads, const std::vector<float>& x, con
   ThreadPool pool(threads);
   compute::Workspace workspace;
   std::vector<float> y(x.size() / w.cols * w.rows, NAN);
-  project(pool, workspace, x.data(), x.size() / w.cols, w, arranged, activations, y.data());
+  project(pool, workspace, x.data(), x.size() / w.cols, std::array{Product{&w, arranged, y.data()}},
+          activations);
   return y;
 }
 

@@ -37,6 +37,8 @@ class Checkpoint {
     config = value_or_throw(file::read_json(test::data_path("models/" + name + "/config.json")));
   }
 
+  [[nodiscard]] Bytes weights() const { return weights_.bytes(); }
+
   // The directory with `config` as it is now.
   [[nodiscard]] file::HfDirectory directory() const {
     const std::string text = config.dump();
@@ -99,6 +101,27 @@ double relative_error(std::span<const float> found, std::span<const float> expec
 
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+// The safetensors file `bytes` as a multimodal checkpoint has it: `model` in place of "model.",
+// `head` before all other names, and a tensor of the vision model.
+std::string nested(Bytes bytes, const std::string& model, const std::string& head) {
+  std::uint64_t size = 0;
+  std::memcpy(&size, bytes.data(), sizeof(size));
+  const std::string_view text = as_text(bytes.subspan(sizeof(size), size));
+  Json plain = Json::parse(text);
+  plain.erase("__metadata__");
+  Json header;
+  for (const auto& [name, tensor] : plain.items()) {
+    const bool in_model = name.starts_with("model.");
+    header[in_model ? model + name.substr(6) : head + name] = tensor;
+  }
+  header["vision_tower.layers.0.norm.weight"] = {
+      {"dtype", "F32"}, {"shape", {0}}, {"data_offsets", {0, 0}}};
+  std::string renamed = header.dump();
+  size = renamed.size();
+  renamed.insert(0, reinterpret_cast<const char*>(&size), sizeof(size));
+  return renamed.append(as_text(bytes.subspan(sizeof(size) + text.size())));
 }
 
 // The configuration as Transformers wrote it before version 5: RoPE and layers by keys of their
@@ -174,6 +197,61 @@ INSTANTIATE_TEST_SUITE_P(Models, Architectures,
                          ::testing::Values("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3",
                                            "smollm3", "phi3"),
                          [](const auto& name) { return std::string(name.param); });
+
+// A multimodal checkpoint around one of the models above.
+struct Nesting {
+  const char* model_type;
+  const char* text_type;
+  const char* text_model;  // of tests/data/models
+  const char* model;       // instead of "model."
+  const char* head;        // before "lm_head"
+};
+
+TEST(MultimodalCheckpoints, TheLanguageModelIsThePlainOne) {
+  constexpr Nesting kNestings[] = {
+      {"gemma3", "gemma3_text", "gemma3", "model.language_model.", ""},
+      {"gemma3", "gemma3_text", "gemma3", "language_model.model.", "language_model."},
+      {"mistral3", "mistral", "mistral", "language_model.model.", "language_model."},
+      {"llava_next", "llama", "llama", "model.language_model.", ""},
+      {"qwen2_vl", "qwen2_vl_text", "qwen2", "model.language_model.", ""},
+      {"qwen3_vl", "qwen3_vl_text", "qwen3", "model.language_model.", ""},
+      {"qwen3_5", "qwen3_5_text", "qwen3.5", "model.language_model.", ""},
+      {"qwen3_5_moe", "qwen3_5_moe_text", "qwen3.5-moe", "language_model.model.",
+       "language_model."},
+  };
+  for (const Nesting& nesting : kNestings) {
+    SCOPED_TRACE(std::string(nesting.model_type) + ": " + nesting.model);
+    Checkpoint checkpoint(nesting.text_model);
+    const auto tokens = checkpoint.tokens();
+    const auto expected = logits(checkpoint.directory(), tokens);
+    checkpoint.config["model_type"] = nesting.text_type;
+    const std::string config = Json{
+        {"model_type", nesting.model_type},
+        {"text_config", checkpoint.config},
+        {"vision_config",
+         Json{{"hidden_size", 7}}}}.dump();
+    const std::string weights = nested(checkpoint.weights(), nesting.model, nesting.head);
+    const Bytes files[] = {as_bytes(weights)};
+    const auto directory =
+        value_or_throw(file::HfDirectory::parse(as_bytes(config), files, nesting.text_model));
+    EXPECT_TRUE(same_bits(logits(directory, tokens), expected));
+  }
+}
+
+// The first Qwen2-VL has everything in one configuration. Qwen3.5's sections interleave, and only a
+// part of a head turns.
+TEST(MultimodalCheckpoints, SectionsOfImagesDoNotChangeText) {
+  for (const auto& [model, type, sections] :
+       {std::tuple("qwen2", "qwen2_vl", R"({"type": "mrope", "mrope_section": [2, 1, 1]})"),
+        std::tuple("qwen3.5", "qwen3_5",
+                   R"({"mrope_interleaved": true, "mrope_section": [1, 1, 0]})")}) {
+    Checkpoint checkpoint(model);
+    const auto expected = logits(checkpoint.directory(), checkpoint.tokens());
+    checkpoint.config["model_type"] = type;
+    checkpoint.config["rope_parameters"].update(Json::parse(sections));
+    EXPECT_TRUE(same_bits(logits(checkpoint.directory(), checkpoint.tokens()), expected)) << type;
+  }
+}
 
 struct Variant {
   const char* model;

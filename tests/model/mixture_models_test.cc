@@ -106,10 +106,35 @@ INSTANTIATE_TEST_SUITE_P(Directories, MixtureModels,
                                            "gpt-oss-mxfp4", "qwen3-next", "qwen3.5",
                                            "qwen3.5-moe"));
 
-// For Qwen3-MoE GGUF has neither layers without experts nor weights that are not renormalized.
 INSTANTIATE_TEST_SUITE_P(Directories, MixtureModelsAsGguf,
-                         ::testing::Values("mixtral", "qwen3-moe", "gpt-oss", "gpt-oss-mxfp4",
-                                           "qwen3-next", "qwen3.5", "qwen3.5-moe"));
+                         ::testing::Values("mixtral", "qwen3-moe", "qwen3-moe-mixed", "gpt-oss",
+                                           "gpt-oss-mxfp4", "qwen3-next", "qwen3.5",
+                                           "qwen3.5-moe"));
+
+// The error of "qwen3-moe-mixed" as GGUF, whose second layer alone has a mixture, with one more
+// key.
+template <typename T>
+std::string mixed_gguf_error(const std::string& key, const T& value) {
+  const std::string bytes =
+      test::mixture_gguf(open_fixture("qwen3-moe-mixed")).add("qwen3moe." + key, value).bytes();
+  const auto gguf = file::Gguf::parse(as_bytes(bytes), "mixed.gguf");
+  if (!gguf) return gguf.error().message;
+  const auto model = load_model(*gguf);
+  return model ? "" : model.error().message;
+}
+
+TEST(MixtureErrors, WhatGgufSaysOfLayersAndWeights) {
+  EXPECT_EQ(mixed_gguf_error("leading_dense_block_count", 1u), "");
+  EXPECT_EQ(mixed_gguf_error("leading_dense_block_count", 2u),
+            "mixed.gguf: the weight of 'blk.1.ffn_gate' is missing");
+  EXPECT_EQ(mixed_gguf_error("expert_weights_scale", 1.0f), "");
+  EXPECT_EQ(mixed_gguf_error("expert_weights_scale", 2.5f),
+            "mixed.gguf: metadata key 'qwen3moe.expert_weights_scale': found 2.5, expected 1");
+  EXPECT_EQ(mixed_gguf_error("expert_gating_func", 1u), "");
+  EXPECT_EQ(mixed_gguf_error("expert_gating_func", 2u),
+            "mixed.gguf: metadata key 'qwen3moe.expert_gating_func': found 2, expected 1 "
+            "(softmax)");
+}
 
 TEST(HybridModels, BeginAnewAtPositionZeroAndCannotRewind) {
   const auto directory = open_fixture("qwen3-next");

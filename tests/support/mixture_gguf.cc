@@ -133,6 +133,7 @@ class Converter {
         add_count("expert_feed_forward_length",
                   number("moe_intermediate_size", number("intermediate_size")));
       }
+      if (!config_.value("norm_topk_prob", true)) add("expert_weights_norm", false);
     }
     if (type_ == "gpt_oss") {
       add_count("attention.sliding_window", number("sliding_window"));

@@ -343,6 +343,60 @@ TEST(TokenizerJson, NormalizedTokensAreFoundInNormalizedText) {
   EXPECT_EQ(parts({{"a ", kNo}, {"<s>", kYes}}), "▁|a|▁|<|s|>");
 }
 
+// The vocabularies of the first Llamas have control tokens with "normalized": true. Versions 0.13
+// to 0.22 of Hugging Face's library print them as they are and skip them; 0.23 spells them with
+// what the normalizer adds and no longer knows that they are special.
+TEST(TokenizerJson, NormalizedTokensArePrintedAsTheyAreAndSkipped) {
+  json document = character_json({"<unk>", "<s>", "</s>", "▁", "x", "a"});
+  document["normalizer"] = json::parse(R"({"type": "Sequence", "normalizers": [
+      {"type": "Prepend", "prepend": "▁"},
+      {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]})");
+  document["decoder"] = json::parse(R"({"type": "Sequence", "decoders": [
+      {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"},
+      {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]})");
+  document["added_tokens"] = json::array();
+  for (const auto& [id, text] :
+       {std::pair(0, "<unk>"), std::pair(1, "<s>"), std::pair(2, "</s>")}) {
+    document["added_tokens"].push_back(
+        {{"id", id}, {"content", text}, {"special", true}, {"normalized", true}});
+  }
+  const auto tokenizer = opened(document);
+  const auto both = [&](std::string_view text) {
+    const auto ids = tokenizer->encode(text, AddSpecial::kNo, ParseSpecial::kYes);
+    return *tokenizer->detokenize(ids) + '|' + *tokenizer->detokenize(ids, ControlTokens::kSkip);
+  };
+  EXPECT_EQ(both("<s>a"), "<s>a|a");
+  EXPECT_EQ(both(" <s>x </s>"), "<s>x</s>|x");
+  EXPECT_EQ(both("a <s>"), "a<s>|a");
+}
+
+// "first" is where the first character of the text is, or what was made of it.
+TEST(TokenizerJson, TheFirstWordIsWhereTheTextsFirstCharacterIs) {
+  json document = character_json({"▁", "a", "b", "\u0301", "½", "1", "2", "⁄"});
+  document["pre_tokenizer"] = json::parse(R"({"type": "Metaspace", "replacement": "▁",
+                                              "prepend_scheme": "first"})");
+  const auto with = [&](const char* normalizer, std::string_view text) {
+    document["normalizer"] = json::parse(normalizer);
+    return cut(*opened(document), text);
+  };
+  const char* strip = R"({"type": "Strip", "strip_left": true, "strip_right": true})";
+  EXPECT_EQ(with("null", "ab a"), "▁|a|b|▁|a");
+  EXPECT_EQ(with(strip, "ab a"), "▁|a|b|▁|a");
+  EXPECT_EQ(with(strip, " ab a"), "a|b|▁|a");
+  EXPECT_EQ(with(strip, " \u0301"), "\u0301");
+  const char* forms = R"({"type": "Sequence", "normalizers": [{"type": "NFKD"},
+      {"type": "Strip", "strip_left": true, "strip_right": true}, {"type": "StripAccents"}]})";
+  EXPECT_EQ(with(forms, "½a"), "▁|1|⁄|2|a");
+  EXPECT_EQ(with(forms, "á"), "▁|a");
+  EXPECT_EQ(with(forms, "\u0301a"), "a");
+  EXPECT_EQ(with(forms, " \u0301b"), "b");
+  const char* drop = R"({"type": "Replace", "pattern": {"Regex": "^b"}, "content": ""})";
+  EXPECT_EQ(with(drop, "ba"), "a");
+  EXPECT_EQ(with(drop, "aba"), "▁|a|b|a");
+  EXPECT_EQ(with(R"({"type": "Replace", "pattern": {"String": "b"}, "content": "a"})", "ba"),
+            "▁|a|a");
+}
+
 TEST(TokenizerJson, PostProcessorsPutTokensAround) {
   json document = byte_pair_json();
   const std::size_t s = document["added_tokens"][1]["id"];
@@ -378,11 +432,20 @@ TEST(TokenizerJson, DecodersSpellTokens) {
       {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"},
       {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 1}]})";
   EXPECT_EQ(decoded(llama, {0, 1, 2, 3}), " aé ");
+  // Byte tokens side by side are UTF-8 together, or none of them is.
+  EXPECT_EQ(decoded(llama, {4, 1, 4}), "b\ufffd b");
+  EXPECT_EQ(decoded(llama, {4, 1, 2, 1}), "b\ufffd\ufffd\ufffd");
+  EXPECT_EQ(decoded(llama, {2, 4, 1, 2}), "\ufffd bé");
   const char* metaspace = R"({"type": "Metaspace", "replacement": "▁"})";
   EXPECT_EQ(decoded(metaspace, {0, 4, 3}), "a b  ");
   EXPECT_EQ(decoded(metaspace, {3, 3}), "  ");
   EXPECT_EQ(decoded("null", {4, 4}), "▁b ▁b");
   EXPECT_EQ(*opened(document)->decode(std::vector<TokenId>{4, 4}, ControlTokens::kPrint), " ▁b ▁b");
+
+  const auto bytes = opened(byte_pair_json());
+  const auto broken = bytes->encode("\xf0\x9f<s>\xe4\xb8", AddSpecial::kNo, ParseSpecial::kYes);
+  EXPECT_EQ(*bytes->detokenize(broken), "\ufffd<s>\ufffd");
+  EXPECT_EQ(*bytes->decode(broken, ControlTokens::kPrint), "\xf0\x9f<s>\xe4\xb8");
 }
 
 // Wrong documents.

@@ -231,7 +231,30 @@ TEST(JinjaLimits, TheSandboxHoldsItsDoors) {
   EXPECT_THAT(render("{{ ''['__class__'].__mro__ }}"), HasSubstr("is unsafe"));
   EXPECT_THAT(render("{{ [].append(1) }}"), HasSubstr("is unsafe"));
   EXPECT_THAT(render("{% set self.x = 1 %}"), HasSubstr("non-namespace"));
-  EXPECT_THAT(render("{% include 'x' %}"), HasSubstr("unknown tag 'include'"));
+}
+
+// Of Jinja's language, a chat template has no other templates, and no filters that make HTML or
+// wrap lines: none that models ship uses them.
+TEST(Jinja, WhatIsNotSupportedIsSaidInOneLine) {
+  for (const auto& [source, name] :
+       {std::pair("{% include 'x' %}", "include"), std::pair("{% extends 'x' %}", "extends"),
+        std::pair("{% import 'x' as y %}", "import"),
+        std::pair("{% from 'x' import y %}", "from")}) {
+    EXPECT_EQ(render(std::string("\n") + source),
+              std::string("error: t: line 2: the tag '") + name +
+                  "' takes from another template, but there is only one");
+  }
+  EXPECT_EQ(render("{% trans %}x{% endtrans %}"),
+            "error: t: line 1: Encountered unknown tag 'trans'.");
+  for (const char* name : {"urlize", "wordwrap", "xmlattr"}) {
+    EXPECT_EQ(render(std::string("a\n{{ 'x' | ") + name + " }}"),
+              std::string("error: t: line 2: No filter named '") + name + "'.");
+  }
+  // As in Jinja, one that a condition skips does no harm, and one that it does not skip does.
+  EXPECT_EQ(render("{% if x is defined %}{{ x | urlize }}{% endif %}a"), "a");
+  EXPECT_EQ(render("{% if true %}\n{{ 'x' | urlize }}{% endif %}"),
+            "error: t: line 2: No filter named 'urlize' found.");
+  EXPECT_EQ(render("{{ 1 is nope }}"), "error: t: line 1: No test named 'nope'.");
 }
 
 TEST(Jinja, AnyBytesAreATemplate) {

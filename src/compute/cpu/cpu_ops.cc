@@ -22,6 +22,7 @@ using compute::DeltaRule;
 using compute::KvType;
 using compute::KvView;
 using compute::Linear;
+using compute::Projection;
 using compute::RecurrentView;
 using compute::Rope;
 using compute::RopePairs;
@@ -56,13 +57,25 @@ class CpuOps final : public compute::Ops {
   }
 
   void project(std::size_t rows, const float* x, const Linear& linear, float* y) override {
-    cpu::project(pool_, workspace(), x, rows, linear.weight, linear.arranged.get(), activations_,
-                 y);
-    if (linear.bias.empty()) return;
-    const std::size_t outputs = linear.bias.size();
-    for_rows(rows, outputs, [&](std::size_t r) {
-      row_kernels().add(linear.bias.data(), outputs, y + r * outputs);
-    });
+    const Projection projection[] = {{&linear, y}};
+    project_all(rows, x, projection);
+  }
+
+  void project_all(std::size_t rows, const float* x,
+                   std::span<const Projection> projections) override {
+    products_.clear();
+    for (const auto& [linear, y] : projections) {
+      products_.push_back({&linear->weight, linear->arranged.get(), y});
+    }
+    cpu::project(pool_, workspace(), x, rows, products_, activations_);
+    for (const auto& [linear, y] : projections) {
+      const std::vector<float>& bias = linear->bias;
+      float* to = y;
+      if (bias.empty()) continue;
+      for_rows(rows, bias.size(), [&](std::size_t r) {
+        row_kernels().add(bias.data(), bias.size(), to + r * bias.size());
+      });
+    }
   }
 
   void rms_norm(std::size_t rows, const float* x, std::span<const float> weight, float epsilon,
@@ -256,6 +269,7 @@ class CpuOps final : public compute::Ops {
 
   ThreadPool pool_;
   Arranger arranger_;
+  std::vector<Product> products_;  // of the call under way
   Activations activations_;
   std::array<RopeTable, 4> rope_tables_;  // models have one or two
   std::size_t next_rope_table_ = 0;

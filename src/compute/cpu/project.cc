@@ -15,49 +15,81 @@ namespace {
 
 using compute::Workspace;
 
-void project_coded(ThreadPool& pool, Workspace& workspace, const float* x, std::size_t rows,
-                   const pack::Matrix& w, const std::byte* arranged, const CodeKernel& kernel,
-                   float* y) {
-  const Workspace::Frame frame(workspace);
-  const CodeKernels& kernels = code_kernels();
-  const CodedRows coded = {.groups = workspace.take<CodedGroup>(rows * w.cols / kCodedGroup),
-                           .rows = rows,
-                           .inputs = w.cols};
-  pool.parallel_for(rows, [&](std::size_t begin, std::size_t end, std::size_t) {
-    kernels.encode(x, begin, end, kernel.shape, coded);
-  });
+// A product with codes, and how its columns are cut into panels.
+struct CodedProduct {
+  const Product* product;
+  const CodeKernel* kernel;
+  std::size_t panel_inputs;
+  std::size_t panels;  // of its outputs
+};
 
+CodedProduct coded_product(const Product& product, const CodeKernel& kernel, std::size_t lanes) {
   // Panels of equal size, in whole blocks.
-  const std::size_t blocks = w.cols / kernel.block;
+  const std::size_t blocks = product.w->cols / kernel.block;
   const std::size_t most_blocks = kPanelInputs / kernel.block;
   const std::size_t parts = (blocks + most_blocks - 1) / most_blocks;
-  const std::size_t panel_inputs = (blocks + parts - 1) / parts * kernel.block;
+  return {.product = &product,
+          .kernel = &kernel,
+          .panel_inputs = (blocks + parts - 1) / parts * kernel.block,
+          .panels = (product.w->rows + lanes - 1) / lanes};
+}
+
+// The outputs of one panel.
+void multiply_panel(const CodedProduct& coded, std::size_t panel, const CodedRows& x,
+                    const CodeKernels& kernels, Panel& scratch, float* sums) {
+  const auto& [product, kernel, panel_inputs, panels] = coded;
+  const pack::Matrix& w = *product->w;
+  const std::size_t lanes = kernels.lanes;
+  const std::size_t output = panel * lanes;
+  const std::byte* arranged = nullptr;
+  if (product->arranged != nullptr) {
+    arranged = product->arranged + output * (w.cols / kernel->block * kernel->block_bytes);
+  }
+  std::fill_n(sums, x.rows * lanes, 0.0f);
+  for (std::size_t first = 0; first < w.cols; first += panel_inputs) {
+    const std::size_t inputs = std::min(panel_inputs, w.cols - first);
+    if (arranged != nullptr) {
+      kernel->unpack_arranged(arranged, first, inputs, scratch);
+    } else {
+      kernel->unpack(w, output, first, inputs, scratch);
+    }
+    kernels.multiply(kernel->shape, scratch, x, first, inputs, sums);
+  }
+  const std::size_t outputs = std::min(lanes, w.rows - output);
+  for (std::size_t r = 0; r < x.rows; ++r) {
+    std::copy_n(sums + r * lanes, outputs, product->y + r * w.rows + output);
+  }
+}
+
+// Products whose kernels agree in how activations are coded.
+void project_coded(ThreadPool& pool, Workspace& workspace, const float* x, std::size_t rows,
+                   std::span<const CodedProduct> products) {
+  const Workspace::Frame frame(workspace);
+  const CodeKernels& kernels = code_kernels();
+  const std::size_t cols = products.front().product->w->cols;
+  const CodedRows coded = {.groups = workspace.take<CodedGroup>(rows * cols / kCodedGroup),
+                           .rows = rows,
+                           .inputs = cols};
+  pool.parallel_for(rows, [&](std::size_t begin, std::size_t end, std::size_t) {
+    kernels.encode(x, begin, end, products.front().kernel->shape, coded);
+  });
 
   auto* panels = workspace.take<Panel>(pool.threads());
-  const std::size_t lanes = kernels.lanes;
-  const std::size_t row_bytes = blocks * kernel.block_bytes;
-  auto* all_sums = workspace.take<float>(pool.threads() * rows * lanes);
-  const auto part = [&](std::size_t begin, std::size_t end, std::size_t thread) {
-    float* sums = all_sums + thread * rows * lanes;
-    for (std::size_t output = begin * lanes; output < std::min(end * lanes, w.rows);
-         output += lanes) {
-      std::fill_n(sums, rows * lanes, 0.0f);
-      for (std::size_t first = 0; first < w.cols; first += panel_inputs) {
-        const std::size_t inputs = std::min(panel_inputs, w.cols - first);
-        if (arranged != nullptr) {
-          kernel.unpack_arranged(arranged + output * row_bytes, first, inputs, panels[thread]);
-        } else {
-          kernel.unpack(w, output, first, inputs, panels[thread]);
-        }
-        kernels.multiply(kernel.shape, panels[thread], coded, first, inputs, sums);
+  const std::size_t sums = rows * kernels.lanes;
+  auto* all_sums = workspace.take<float>(pool.threads() * sums);
+  std::size_t count = 0;
+  for (const CodedProduct& product : products) count += product.panels;
+  pool.parallel_for(count, [&](std::size_t begin, std::size_t end, std::size_t thread) {
+    std::size_t first = 0;  // panel of a product
+    for (const CodedProduct& product : products) {
+      const std::size_t last = std::min(end, first + product.panels);
+      for (std::size_t p = std::max(begin, first); p < last; ++p) {
+        multiply_panel(product, p - first, coded, kernels, panels[thread],
+                       all_sums + thread * sums);
       }
-      const std::size_t outputs = std::min(lanes, w.rows - output);
-      for (std::size_t r = 0; r < rows; ++r) {
-        std::copy_n(sums + r * lanes, outputs, y + r * w.rows + output);
-      }
+      first += product.panels;
     }
-  };
-  pool.parallel_for((w.rows + lanes - 1) / lanes, part);
+  });
 }
 
 // Decodes rows [first, first + count) of a matrix, as its format's decode_rows does.
@@ -198,26 +230,49 @@ bool has_exl3_kernel(const pack::Matrix& w) {
          exl3_kernels().supports(bytes / 32);
 }
 
+// The kernel that multiplies codes with a matrix, if one is to.
+const CodeKernel* coded_kernel(const pack::Matrix& w, Activations activations) {
+  if (activations != Activations::kCoded || !w.input_scale.empty()) return nullptr;
+  // Kernels reach the rows of a panel by 32-bit offsets.
+  if (w.data.size() / w.rows > std::numeric_limits<std::int32_t>::max() / kMaxLanes) return nullptr;
+  return find_code_kernel(w);
+}
+
+// A product of any other kind.
+void project_one(ThreadPool& pool, Workspace& workspace, const float* x, std::size_t rows,
+                 const Product& product, Activations activations) {
+  const pack::Matrix& w = *product.w;
+  if (w.input_scale.empty()) return project_float(pool, workspace, x, rows, w, product.y);
+  if (activations == Activations::kCoded && has_exl3_kernel(w)) {
+    return project_exl3(pool, workspace, x, rows, w, product.y);
+  }
+  project_rotated(pool, workspace, x, rows, w, product.y);
+}
+
 }  // namespace
 
 void project(ThreadPool& pool, Workspace& workspace, const float* x, std::size_t rows,
-             const pack::Matrix& w, const std::byte* arranged, Activations activations, float* y) {
-  if (rows == 0 || w.rows == 0) return;
-  if (!w.input_scale.empty()) {
-    if (activations == Activations::kCoded && has_exl3_kernel(w)) {
-      return project_exl3(pool, workspace, x, rows, w, y);
+             std::span<const Product> products, Activations activations) {
+  if (rows == 0) return;
+  const Workspace::Frame frame(workspace);
+  const std::size_t lanes = code_kernels().lanes;
+  auto* together = workspace.take<CodedProduct>(products.size());
+  std::size_t count = 0;
+  const auto flush = [&] {
+    if (count != 0) project_coded(pool, workspace, x, rows, {together, count});
+    count = 0;
+  };
+  for (const Product& product : products) {
+    if (product.w->rows == 0) continue;
+    const CodeKernel* kernel = coded_kernel(*product.w, activations);
+    if (kernel == nullptr) {
+      project_one(pool, workspace, x, rows, product, activations);
+      continue;
     }
-    return project_rotated(pool, workspace, x, rows, w, y);
+    if (count != 0 && together->kernel->shape != kernel->shape) flush();
+    together[count++] = coded_product(product, *kernel, lanes);
   }
-  // Kernels reach the rows of a panel by 32-bit offsets.
-  const bool reachable =
-      w.data.size() / w.rows <= std::numeric_limits<std::int32_t>::max() / kMaxLanes;
-  if (activations == Activations::kCoded && reachable) {
-    if (const CodeKernel* kernel = find_code_kernel(w)) {
-      return project_coded(pool, workspace, x, rows, w, arranged, *kernel, y);
-    }
-  }
-  project_float(pool, workspace, x, rows, w, y);
+  flush();
 }
 
 }  // namespace espalier::cpu

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 
 #include "base/thread_pool.h"
 #include "compute/workspace.h"
@@ -16,13 +17,20 @@ enum class Activations {
   kCoded,    // as integers of 15 bits with a scale for every 32, where the format has codes
 };
 
-// y [rows, w.rows] = x [rows, w.cols] · Wᵀ, for every format. EXL3 weights include their rotations.
+// A matrix to multiply with.
+struct Product {
+  const pack::Matrix* w;
+  const std::byte* arranged;  // w by an Arranger, or null
+  float* y;                   // [rows, w.rows]
+};
+
+// y = x [rows, w.cols] · Wᵀ for each of `products`, in any formats. EXL3 weights include their
+// rotations.
 //
 // Tolerance class. With coded activations a product errs by at most Σ_i |w_i|·a_i/32512, where a_i
 // is the largest magnitude among the 32 activations of i's group; plus float rounding. A row's
 // result has the same bits whatever the number of rows and threads.
-// `arranged` is w by arrange(), or null.
 void project(ThreadPool& pool, compute::Workspace& workspace, const float* x, std::size_t rows,
-             const pack::Matrix& w, const std::byte* arranged, Activations activations, float* y);
+             std::span<const Product> products, Activations activations);
 
 }  // namespace espalier::cpu

@@ -216,6 +216,12 @@ class Parser {
     }
     const auto found = kTags.find(current().text);
     if (found == kTags.end()) {
+      constexpr std::string_view kLoading[] = {"include", "import", "from", "extends"};
+      const std::string_view name = current().text;
+      if (std::find(std::begin(kLoading), std::end(kLoading), name) != std::end(kLoading)) {
+        return error_at(line(), "the tag '{}' takes from another template, but there is only one",
+                        name);
+      }
       return error_at(line(), "Encountered unknown tag '{}'.", shown(current()));
     }
     return (this->*found->second)();
