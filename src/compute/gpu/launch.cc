@@ -19,6 +19,8 @@ constexpr std::uint32_t kRowThreads = 256;      // of blocks that work on a row
 constexpr std::uint32_t kElementThreads = 256;  // of blocks whose threads have an element each
 constexpr std::uint32_t kProjectThreads = 128;  // four outputs a block
 
+constexpr std::string_view kExl3Table = "exl3_emb";
+
 struct FormatKernel {
   std::string_view format;  // its name, or where that ends in '-' the start of its name
   std::string_view kernel;
@@ -69,6 +71,8 @@ constexpr FormatKernel kFormatKernels[] = {
     {"EXL3-3INST-", "exl3_3inst"},
     {"EXL3-MCG-", "exl3_mcg"},
     {"EXL3-MUL1-", "exl3_mul1"},
+    {"EXL3-NGRAM-", "exl3_ngram"},
+    {"EXL3-EMB-", kExl3Table},
 };
 
 Status check(std::string_view kernel, std::string_view what, std::uint64_t found,
@@ -116,10 +120,12 @@ Result<WeightShape> weight_shape(const pack::Matrix& matrix) {
                          .block_values = format.block_values,
                          .block_bytes = format.block_bytes,
                          .scale_type = static_cast<std::uint32_t>(matrix.scale_type),
+                         .heads = static_cast<std::uint32_t>(matrix.head_offsets.size() / 8),
                          .global_scale = matrix.global_scale};
     ESPALIER_CHECK(check(format.name, "output features", matrix.rows, kMostSize - 128));
     ESPALIER_CHECK(check(format.name, "input features", matrix.cols, kMostSize - 128));
-    const bool padded = format.family == pack::Family::kExl3;
+    // Of EXL3, matrices are padded and tables are not; only what is rotated has this function.
+    const bool padded = format.family == pack::Family::kExl3 && format.dequantize_rows != nullptr;
     shape.rows = static_cast<std::uint32_t>(padded ? pack::exl3_padded(matrix.rows) : matrix.rows);
     shape.cols = static_cast<std::uint32_t>(padded ? pack::exl3_padded(matrix.cols) : matrix.cols);
     if (format.family == pack::Family::kGptq || format.family == pack::Family::kAwq ||
@@ -133,10 +139,14 @@ Result<WeightShape> weight_shape(const pack::Matrix& matrix) {
 
 Result<Grid> project_grid(std::uint64_t rows, const WeightShape& weights) {
   ESPALIER_CHECK(check("project", "rows", rows, emulated::kProjectRows));
+  if (weights.kernel == kExl3Table) {
+    return input_error("project: found an embedding table of EXL3, expected a matrix");
+  }
   return Grid{blocks_of(weights.rows, kProjectThreads / kWarpThreads), 1, kProjectThreads};
 }
 
 Result<Grid> embed_grid(std::uint64_t rows, const WeightShape& table) {
+  static_assert(kElementThreads == emulated::kRing, "EXL3's tables need a block for each ring");
   return elements_by_row("embed", rows, table.cols, kElementThreads);
 }
 

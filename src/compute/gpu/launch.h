@@ -22,14 +22,15 @@ struct WeightShape {
   std::uint32_t block_values = 0;
   std::uint32_t block_bytes = 0;
   std::uint32_t scale_type = 0;
+  std::uint32_t heads = 0;  // of an n-gram table
   float global_scale = 1;
 };
 
-// EXL3: the matrix between the rotations. Errors: a format without kernels (EXL3's tables), sizes
-// beyond 2³¹ − 1 or zero.
+// EXL3: the matrix between the rotations. Errors: a format without kernels, sizes beyond 2³¹ − 1 or
+// zero.
 [[nodiscard]] Result<WeightShape> weight_shape(const pack::Matrix& matrix);
 
-// project_…: 1 to 8 rows.
+// project_…: 1 to 8 rows. EXL3's embedding tables are looked up only.
 [[nodiscard]] Result<Grid> project_grid(std::uint64_t rows, const WeightShape& weights);
 // embed_…
 [[nodiscard]] Result<Grid> embed_grid(std::uint64_t rows, const WeightShape& table);

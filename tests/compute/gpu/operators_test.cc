@@ -1,5 +1,5 @@
-// The operators around products on the emulated GPU, against the reference backend, at sizes that
-// fill no block.
+// The operators around products on a GPU, emulated or (cuda_tests.cu) real, against the reference
+// backend, at sizes that fill no block.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,12 +7,13 @@
 #include <cmath>
 #include <random>
 
+#include "base/half.h"
 #include "compute/gpu/kernels/entries.h"
 #include "compute/gpu/launch.h"
 #include "compute/reference/reference.h"
 #include "compute/routing.h"
 
-namespace espalier::gpu::emulated {
+namespace espalier::gpu::ESPALIER_DIALECT {
 namespace {
 
 using testing::ElementsAre;
@@ -287,7 +288,7 @@ class GpuAttention : public GpuOperators {
     std::vector<std::byte> bytes(count * compute::element_bytes(type));
     const auto values = normals(count);
     for (std::size_t i = 0; i < count; ++i) {
-      const std::uint16_t half = float_to_half(values[i]);
+      const std::uint16_t half = espalier::float_to_half(values[i]);
       if (type == compute::KvType::kF32) {
         std::memcpy(bytes.data() + 4 * i, &values[i], 4);
       } else {
@@ -515,28 +516,5 @@ TEST_F(GpuOperators, DeltaRuleStepAndItsMemory) {
   }
 }
 
-TEST_F(GpuOperators, TwoRowsOfOneSequenceInAStepAreFound) {
-  const compute::CausalConvolution convolution = {
-      .channels = 32, .kernel = 2, .weight = normals(64)};
-  Buffer x("x", normals(64));
-  Buffer weight("weight", convolution.weight);
-  Buffer state("state", normals(32));
-  Buffer sequences("sequences", std::vector<std::int32_t>{0, 0});
-  Buffer positions("positions", std::vector<std::int32_t>{1, 2});
-  Buffer y("y", 64 * sizeof(float));
-  const Status status = launch::causal_convolution(*convolution_grid(2, convolution),
-                                                   {.x = x.at<const float>(),
-                                                    .weight = weight.at<const float>(),
-                                                    .state = state.at<float>(),
-                                                    .sequences = sequences.at<const std::int32_t>(),
-                                                    .positions = positions.at<const std::int32_t>(),
-                                                    .y = y.at<float>(),
-                                                    .channels = 32,
-                                                    .taps = 2,
-                                                    .state_size = 32});
-  ASSERT_FALSE(status);
-  EXPECT_THAT(status.error().message, testing::HasSubstr("which another block wrote"));
-}
-
 }  // namespace
-}  // namespace espalier::gpu::emulated
+}  // namespace espalier::gpu::ESPALIER_DIALECT

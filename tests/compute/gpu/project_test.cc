@@ -1,5 +1,5 @@
-// Every packed format on the emulated GPU: decoding gives the format's bits, products are within
-// their bound of the sum in double, at sizes that fill no warp.
+// Every packed format on a GPU, emulated or (cuda_tests.cu) real: decoding gives the format's bits,
+// products are within their bound of the sum in double, at sizes that fill no warp.
 #include "compute/gpu/kernels/project.h"
 
 #include <gtest/gtest.h>
@@ -8,6 +8,7 @@
 #include <list>
 #include <random>
 
+#include "base/half.h"
 #include "compute/gpu/kernels/entries.h"
 #include "compute/gpu/launch.h"
 #include "compute/reference/reference.h"
@@ -15,7 +16,7 @@
 #include "pack/grouped_int4.h"
 #include "pack/transposed.h"
 
-namespace espalier::gpu::emulated {
+namespace espalier::gpu::ESPALIER_DIALECT {
 namespace {
 
 struct Kernels {
@@ -24,7 +25,8 @@ struct Kernels {
   Status (*embed)(const Grid&, const EmbedArguments&);
 };
 #define ESPALIER_KERNELS(name, ...) {#name, launch::project_##name, launch::embed_##name},
-constexpr Kernels kKernels[] = {ESPALIER_FORMATS(ESPALIER_KERNELS)};
+constexpr Kernels kKernels[] = {
+    ESPALIER_FORMATS(ESPALIER_KERNELS){"exl3_emb", nullptr, launch::embed_exl3_emb}};
 
 const Kernels& kernels_of(const WeightShape& shape) {
   for (const Kernels& kernels : kKernels) {
@@ -41,6 +43,7 @@ class DeviceMatrix {
         data_("data", m.data),
         scales_("scales", m.scales),
         zeros_("zeros", m.zeros),
+        head_offsets_("head_offsets", m.head_offsets),
         input_group_("input_group", m.input_group),
         grid_("grid", shape_.grid),
         has_zeros_(!m.zeros.empty()),
@@ -51,6 +54,7 @@ class DeviceMatrix {
     return {.data = data_.at<const std::uint8_t>(),
             .scales = scales_.at<const std::uint8_t>(),
             .zeros = has_zeros_ ? zeros_.at<const std::uint8_t>() : nullptr,
+            .head_offsets = head_offsets_.at<const std::uint8_t>(),
             .input_group = has_input_group_ ? input_group_.at<const std::uint8_t>() : nullptr,
             .grid = grid_.at<const std::uint16_t>(),
             .rows = shape_.rows,
@@ -58,12 +62,13 @@ class DeviceMatrix {
             .block_values = shape_.block_values,
             .block_bytes = shape_.block_bytes,
             .scale_type = shape_.scale_type,
+            .heads = shape_.heads,
             .global_scale = shape_.global_scale};
   }
 
  private:
   WeightShape shape_;
-  Buffer data_, scales_, zeros_, input_group_, grid_;
+  Buffer data_, scales_, zeros_, head_offsets_, input_group_, grid_;
   bool has_zeros_, has_input_group_;
 };
 
@@ -84,15 +89,15 @@ class GpuProject : public testing::Test {
   Bytes halves(std::size_t count) {
     std::vector<std::byte>& values = parts_.emplace_back(count * 2);
     for (std::size_t i = 0; i < count; ++i) {
-      const std::uint16_t half = float_to_half(normals(1)[0]);
+      const std::uint16_t half = espalier::float_to_half(normals(1)[0]);
       std::memcpy(values.data() + 2 * i, &half, 2);
     }
     return values;
   }
   Bytes keep(std::vector<std::byte> values) { return parts_.emplace_back(std::move(values)); }
 
-  static bool has_kernels(const pack::Format& format) {
-    return !format.name.starts_with("EXL3-EMB") && !format.name.starts_with("EXL3-NGRAM");
+  static bool is_table(const pack::Format& format) {
+    return format.name.starts_with("EXL3-EMB") || format.name.starts_with("EXL3-NGRAM");
   }
 
   pack::Matrix matrix(const pack::Format& format, std::uint64_t rows, std::uint64_t cols) {
@@ -163,7 +168,7 @@ class GpuProject : public testing::Test {
 
 TEST_F(GpuProject, DecodesEveryFormatExactly) {
   for (const pack::Format& format : pack::formats()) {
-    if (!has_kernels(format)) continue;
+    if (is_table(format)) continue;
     const bool exl3 = format.family == pack::Family::kExl3;
     const std::uint64_t cols = exl3 ? 128 : format.block_values < 16 ? 72 : 3 * format.block_values;
     const pack::Matrix m = matrix(format, exl3 ? 128 : 8, cols);
@@ -176,6 +181,22 @@ TEST_F(GpuProject, DecodesAnyBytesOfBlockFormatsExactly) {
     if (format.family != pack::Family::kGguf) continue;
     const std::uint64_t cols = std::uint64_t{4} * format.block_values;
     expect_exact(*pack::block_matrix(format, 3, cols, keep(bytes(12 * format.block_bytes))));
+  }
+}
+
+TEST_F(GpuProject, DecodesTablesOfExl3Exactly) {
+  const std::int64_t begins[] = {0, 3, 3};
+  const auto offsets = std::as_bytes(std::span(begins));
+  for (const pack::Format& format : pack::formats()) {
+    if (!is_table(format)) continue;
+    if (format.name.starts_with("EXL3-NGRAM")) {
+      const auto rings = keep(bytes(5 * format.block_bytes));
+      expect_exact(*pack::exl3_ngram_matrix(format, 5, rings, halves(3 * 160), offsets));
+      expect_exact(*pack::exl3_ngram_matrix(format, 5, rings, {}, {}));
+    } else {
+      expect_exact(*pack::exl3_embedding_matrix(format, 3, 300, keep(bytes(6 * format.block_bytes)),
+                                                halves(512)));
+    }
   }
 }
 
@@ -199,7 +220,7 @@ TEST_F(GpuProject, FollowsTheOrderOfActivationsAndTheTypeOfScales) {
 // at most (n/32 + 6) · 2⁻²⁴ of Σ |w·x|.
 TEST_F(GpuProject, IsWithinItsBoundForEveryFormat) {
   for (const pack::Format& format : pack::formats()) {
-    if (!has_kernels(format)) continue;
+    if (is_table(format)) continue;
     const bool exl3 = format.family == pack::Family::kExl3;
     for (const std::uint64_t blocks : {1, 3}) {
       if (exl3 && blocks > 1) continue;  // 128 outputs at the least: enough
@@ -251,21 +272,6 @@ TEST_F(GpuProject, AddsTheBias) {
             (std::vector<float>{1, 2, 3, 4, 5, 1, 2, 3, 4, 5}));
 }
 
-TEST_F(GpuProject, FindsAMatrixThatIsSmallerThanItsShape) {
-  const pack::Matrix m = matrix(*pack::find_format("Q4_0"), 5, 32);
-  DeviceMatrix device(m);
-  Weights weights = device.weights();
-  weights.rows = 6;
-  Buffer x("x", std::vector<float>(32));
-  Buffer y("y", 6 * sizeof(float));
-  const Status status = launch::project_q4_0(
-      {.blocks_x = 2, .threads = 128},
-      {.weights = weights, .x = x.at<const float>(), .y = y.at<float>(), .rows = 1});
-  ASSERT_FALSE(status);
-  EXPECT_EQ(status.error().message,
-            "project_q4_0: block (1, 0), thread 32: reads element 90 of data, which has 90");
-}
-
 // Rotations are exact; the whole is compared with the definition of the product.
 TEST_F(GpuProject, ComputesExl3LayersWithPadding) {
   for (const auto& [rows, cols] : {std::pair{200, 130}, std::pair{128, 256}, std::pair{24, 72}}) {
@@ -314,4 +320,4 @@ TEST_F(GpuProject, ComputesExl3LayersWithPadding) {
 }
 
 }  // namespace
-}  // namespace espalier::gpu::emulated
+}  // namespace espalier::gpu::ESPALIER_DIALECT

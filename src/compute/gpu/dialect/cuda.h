@@ -2,9 +2,15 @@
 #pragma once
 
 #include <cuda_fp16.h>
+#include <cuda_runtime.h>
 
 #include <cmath>
 #include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "compute/gpu/grid.h"
 
 #define ESPALIER_DIALECT cuda
 #define ESPALIER_DEVICE __device__ inline
@@ -65,9 +71,29 @@ using std::tanh;
 
 }  // namespace espalier::gpu::cuda
 
-// Defines the kernel espalier_`name`, which runs `body` (last, so that it may hold commas).
+namespace espalier::gpu::cuda {
+
+// Waits for what was launched; the error is the launch's or the kernel's.
+[[nodiscard]] inline Status finish(std::string_view kernel) {
+  cudaError_t error = cudaGetLastError();
+  if (error == cudaSuccess) error = cudaDeviceSynchronize();
+  if (error == cudaSuccess) return {};
+  // nvcc cannot check fmt's format strings.
+  return Error{ErrorKind::kWork, std::string(kernel) + ": " + cudaGetErrorString(error)};
+}
+
+}  // namespace espalier::gpu::cuda
+
+// Defines the kernel espalier_`name`, which runs `body` (last, so that it may hold commas), and the
+// function launch::`name`, which runs the kernel on a grid and waits for it.
 #define ESPALIER_ENTRY(name, Args, Memory, ...)                                    \
   extern "C" __global__ void espalier_##name(const Args args) {                    \
     __shared__ Memory memory;                                                      \
     __VA_ARGS__({threadIdx.x, blockDim.x, blockIdx.x, blockIdx.y}, args, &memory); \
+  }                                                                                \
+  namespace launch {                                                               \
+  [[nodiscard]] inline Status name(const Grid& grid, const Args& args) {           \
+    espalier_##name<<<dim3(grid.blocks_x, grid.blocks_y), grid.threads>>>(args);   \
+    return finish(#name);                                                          \
+  }                                                                                \
   }

@@ -12,6 +12,15 @@ ESPALIER_DEVICE uint32_t read16(Codes from) {
 }
 ESPALIER_DEVICE uint32_t read32(Codes from) { return read16(from) | read16(from + 2) << 16; }
 
+// Code `index` of a stream of codes of 1 to 8 bits.
+ESPALIER_DEVICE uint32_t stream_code(Codes from, uint32_t index, uint32_t bits) {
+  const uint64_t bit = static_cast<uint64_t>(index) * bits;
+  const uint32_t shift = bit % 8;
+  uint32_t window = from[bit / 8] >> shift;
+  if (shift + bits > 8) window |= static_cast<uint32_t>(from[bit / 8 + 1]) << (8 - shift);
+  return window & ((1u << bits) - 1);
+}
+
 ESPALIER_DEVICE float half_at(Codes from) {
   return half_to_float(static_cast<uint16_t>(read16(from)));
 }

@@ -1,7 +1,8 @@
-// EXL3: trellis weights, and the Hadamard rotations before and after their product (pack/exl3.h).
+// EXL3: trellis weights, the Hadamard rotations before and after their product, and tables
+// (pack/exl3.h).
 #pragma once
 
-#include "compute/gpu/kernels/weights.h"
+#include "compute/gpu/kernels/project.h"
 
 namespace espalier::gpu::ESPALIER_DIALECT {
 
@@ -56,22 +57,71 @@ struct Exl3 {
   }
 };
 
-ESPALIER_CONSTANT uint32_t kHadamardRun = 128;
+// Value i of a ring of `dim` symbols: its state is the newest of 16 symbols with those before it
+// above. The ring is closed.
+ESPALIER_DEVICE float ring_value(Codes ring, uint32_t block_bytes, uint32_t dim, uint32_t i) {
+  const uint32_t bits = (block_bytes - 2) * 8 / dim;
+  uint32_t state = 0;
+  for (uint32_t s = i + dim - 15; s <= i + dim; ++s) {
+    state = (state << bits | stream_code(ring + 2, s % dim, bits)) & 0xffff;
+  }
+  return Mul1::weight(state) * half_at(ring);
+}
 
-struct HadamardMemory {
-  SharedArray<float, kHadamardRun> values;
+// N-gram tables: one ring a row, and the bias of the hash head that the row belongs to.
+struct Exl3Ngram {
+  static ESPALIER_DEVICE float weight(Arguments<Weights> w, uint32_t row, uint32_t col) {
+    const Codes ring = w.data + static_cast<uint64_t>(row) * w.block_bytes;
+    float value = ring_value(ring, w.block_bytes, w.block_values, col);
+    if (w.heads != 0) {
+      uint32_t head = 0;  // offsets are below 2³¹, as rows are
+      while (head + 1 < w.heads && read32(w.head_offsets + (head + 1) * 8) <= row) ++head;
+      value += half_at(w.zeros + (static_cast<uint64_t>(head) * w.block_values + col) * 2);
+    }
+    return rounded_to_half(value);
+  }
 };
 
-// pack::hadamard_128 of what the 128 threads of the block hold: the same sums in the same order.
+// pack::hadamard of what the block's kSize threads hold: the same sums in the same order, before
+// the division by √kSize.
+template <int kSize>
 ESPALIER_DEVICE float block_hadamard(Thread at, float value, Shared<float> values) {
-  for (uint32_t stride = 1; stride < kHadamardRun; stride *= 2) {
+  for (uint32_t stride = 1; stride < kSize; stride *= 2) {
     values[at.index] = value;
     barrier();
     const float other = values[at.index ^ stride];
     value = (at.index & stride) != 0 ? other - value : value + other;
     barrier();
   }
-  return value * 0.08838834764831845f;  // 1 / √128
+  return value;
+}
+
+template <int kSize>
+struct HadamardMemory {
+  SharedArray<float, kSize> values;
+};
+
+ESPALIER_CONSTANT uint32_t kHadamardRun = 128;  // of weight matrices
+ESPALIER_CONSTANT uint32_t kRing = 256;         // of embedding tables
+
+ESPALIER_DEVICE float run_hadamard(Thread at, float value,
+                                   BlockMemory<HadamardMemory<kHadamardRun>> m) {
+  return block_hadamard<kHadamardRun>(at, value, m->values) * 0.08838834764831845f;  // 1 / √128
+}
+
+// Embedding tables. A block for each ring of 256 values along x and each row along y.
+ESPALIER_DEVICE void embed_exl3(Thread at, Arguments<EmbedArguments> args,
+                                BlockMemory<HadamardMemory<kRing>> m) {
+  const uint32_t rings = (args.table.cols + kRing - 1) / kRing;
+  const uint64_t row = static_cast<uint32_t>(args.tokens[at.block_y]);
+  const Codes ring = args.table.data + (row * rings + at.block_x) * args.table.block_bytes;
+  const float value = ring_value(ring, args.table.block_bytes, kRing, at.index);
+  const float rotated = block_hadamard<kRing>(at, value, m->values) * 0.0625f;  // 1 / √256
+  const uint32_t col = at.block_x * kRing + at.index;
+  if (col < args.table.cols) {
+    args.y[static_cast<uint64_t>(at.block_y) * args.table.cols + col] =
+        rounded_to_half(rotated * half_at(args.table.scales + col * 2));
+  }
 }
 
 struct RotateArguments {
@@ -84,22 +134,21 @@ struct RotateArguments {
 
 // H(x ∘ suh), as pack::exl3_rotate_input. A block for each run of 128 along x and each row along y.
 ESPALIER_DEVICE void exl3_prepare(Thread at, Arguments<RotateArguments> args,
-                                  BlockMemory<HadamardMemory> m) {
+                                  BlockMemory<HadamardMemory<kHadamardRun>> m) {
   const uint32_t k = at.block_x * kHadamardRun + at.index;
   float value = 0;
   if (k < args.size) {
     value = args.x[static_cast<uint64_t>(at.block_y) * args.size + k] * half_at(args.scale + k * 2);
   }
-  args.y[static_cast<uint64_t>(at.block_y) * args.padded + k] =
-      block_hadamard(at, value, m->values);
+  args.y[static_cast<uint64_t>(at.block_y) * args.padded + k] = run_hadamard(at, value, m);
 }
 
 // H(x) ∘ svh, as pack::exl3_rotate_output.
 ESPALIER_DEVICE void exl3_finish(Thread at, Arguments<RotateArguments> args,
-                                 BlockMemory<HadamardMemory> m) {
+                                 BlockMemory<HadamardMemory<kHadamardRun>> m) {
   const uint32_t n = at.block_x * kHadamardRun + at.index;
   const float value =
-      block_hadamard(at, args.x[static_cast<uint64_t>(at.block_y) * args.padded + n], m->values);
+      run_hadamard(at, args.x[static_cast<uint64_t>(at.block_y) * args.padded + n], m);
   if (n < args.size) {
     args.y[static_cast<uint64_t>(at.block_y) * args.size + n] = value * half_at(args.scale + n * 2);
   }

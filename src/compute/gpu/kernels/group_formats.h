@@ -13,12 +13,7 @@ namespace espalier::gpu::ESPALIER_DIALECT {
 ESPALIER_DEVICE uint32_t mlx_code(Arguments<Weights> w, uint32_t row, uint32_t col) {
   const uint32_t bits = w.block_bytes * 8 / w.block_values;
   const uint64_t row_bytes = static_cast<uint64_t>(w.cols / w.block_values) * w.block_bytes;
-  const uint64_t bit = static_cast<uint64_t>(col) * bits;
-  const Codes from = w.data + (row * row_bytes + bit / 8);
-  const uint32_t shift = bit % 8;
-  uint32_t window = from[0] >> shift;
-  if (shift + bits > 8) window |= static_cast<uint32_t>(from[1]) << (8 - shift);
-  return window & ((1u << bits) - 1);
+  return stream_code(w.data + row * row_bytes, col, bits);
 }
 
 ESPALIER_DEVICE uint64_t mlx_group(Arguments<Weights> w, uint32_t row, uint32_t col) {

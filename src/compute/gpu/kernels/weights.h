@@ -9,6 +9,7 @@ struct Weights {
   Codes data;                   // Matrix::data; all as in the file
   Codes scales;                 // Matrix::scales
   Codes zeros;                  // Matrix::zeros
+  Codes head_offsets;           // Matrix::head_offsets, or null
   Codes input_group;            // Matrix::input_group, or null
   Global<const uint16_t> grid;  // the points of an IQ format (pack/iq_grids.h)
   uint32_t rows;                // EXL3: padded, as exl3_inner()
@@ -16,6 +17,7 @@ struct Weights {
   uint32_t block_values;        // of the format; of int4 formats and MLX: the size of a group
   uint32_t block_bytes;         // of the format
   uint32_t scale_type;          // pack::ScaleType
+  uint32_t heads;               // of an n-gram table
   float global_scale;
 };
 
