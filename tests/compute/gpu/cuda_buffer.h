@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <optional>
 #include <span>
@@ -23,10 +24,10 @@ class Buffer {
   template <typename T>
   Buffer(std::string name, const std::vector<T>& values)
       : Buffer(std::move(name), std::span<const T>(values)) {}
-  // All bits are set until a kernel writes.
+  // Every byte is kPoison until a kernel writes.
   Buffer(std::string name, std::size_t size) : name_(std::move(name)), host_(size) {
     check(cudaMalloc(&bytes_, size + 1));  // of no bytes would be null
-    check(cudaMemset(bytes_, 0xff, size));
+    check(cudaMemset(bytes_, kPoison, size));
   }
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
@@ -41,16 +42,19 @@ class Buffer {
     check(cudaMemcpy(host_.data(), bytes_, host_.size(), cudaMemcpyDeviceToHost));
     return {reinterpret_cast<const T*>(host_.data()), host_.size() / sizeof(T)};
   }
-  // The first four bytes with all bits set, which is no number that the tests expect.
+  // The first four bytes as they were in the beginning.
   [[nodiscard]] std::optional<std::size_t> first_unwritten() const {
     const auto words = values<std::uint32_t>();
     for (std::size_t i = 0; i < words.size(); ++i) {
-      if (words[i] == 0xffffffffu) return 4 * i;
+      if (words[i] == kPoison * 0x01010101u) return 4 * i;
     }
     return std::nullopt;
   }
 
  private:
+  // −2.9e-16 as a float. Not all bits set: a GPU's NaN, negated, is that.
+  static constexpr std::uint32_t kPoison = 0xa5;
+
   void check(cudaError_t error) const {
     if (error != cudaSuccess) throw std::runtime_error(name_ + ": " + cudaGetErrorString(error));
   }
