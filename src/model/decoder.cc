@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "base/progress.h"
 #include "model/attention_block.h"
 #include "model/delta_net_block.h"
 #include "model/mixture_block.h"
@@ -118,9 +119,11 @@ Status Decoder::bind_head(const Modules& modules) {
 }
 
 void Decoder::prepare(Ops& ops) {
-  for (Layer& layer : layers_) {
-    std::visit([&](auto& mixer) { mixer.prepare(ops); }, layer.mixer);
-    std::visit([&](auto& mlp) { mlp.prepare(ops); }, layer.mlp);
+  Progress progress("preparing weights", layers_.size(), "layers");
+  for (std::size_t l = 0; l < layers_.size(); ++l) {
+    std::visit([&](auto& mixer) { mixer.prepare(ops); }, layers_[l].mixer);
+    std::visit([&](auto& mlp) { mlp.prepare(ops); }, layers_[l].mlp);
+    progress.update(l + 1);
   }
   ops.prepare(head_);
 }
