@@ -26,7 +26,8 @@ std::optional<std::uint64_t> available_memory() {
 bool has_memory_for_copy(const file::Container& container) {
   const auto matrices = file::list_matrices(container);
   const std::optional<std::uint64_t> available = available_memory();
-  if (!matrices || !available) return matrices.operator bool();
+  if (!matrices) return false;
+  if (!available) return true;
   std::uint64_t bytes = 0;
   for (const file::NamedMatrix& matrix : *matrices) bytes += file::matrix_bytes(matrix.matrix);
   return bytes <= *available / 4 * 3;
@@ -102,7 +103,8 @@ std::unique_ptr<compute::Ops> make_backend(const BackendOptions& options) {
 
 std::unique_ptr<compute::Ops> make_backend(const BackendOptions& options, LoadedModel& loaded) {
   std::unique_ptr<compute::Ops> ops = make_backend(options);
-  if (options.repack && has_memory_for_copy(*loaded.container)) {
+  const bool coded = options.name == "cpu" && !options.exact;  // all others read the file as it is
+  if (options.repack && coded && has_memory_for_copy(*loaded.container)) {
     loaded.model->prepare(*ops);
     file::release_pages(*loaded.container);
   }
