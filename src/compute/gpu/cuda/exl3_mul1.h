@@ -1,0 +1,37 @@
+// EXL3 layers of the MUL1 codebook at 1 to 16 rows on the integer tensor cores: the fast form of
+// exl3_prepare, project_exl3_mul1 and exl3_finish.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/result.h"
+
+namespace espalier::gpu::cuda {
+
+// A layer in device memory, as in the file; features padded to multiples of 128.
+struct Exl3Layer {
+  const std::uint8_t* trellis;  // [padded_inputs / 16, padded_outputs / 16] tiles, 16-byte aligned
+  const std::uint16_t* suh;     // F16 [padded_inputs]
+  const std::uint16_t* svh;     // F16 [padded_outputs]
+  const float* bias;            // [outputs] or null
+  std::uint32_t double_bits;    // twice the bits a weight
+  std::uint32_t inputs, outputs;
+  std::uint32_t padded_inputs, padded_outputs;
+};
+
+inline constexpr std::uint32_t kExl3Rows = 16;  // the most rows of a call
+
+// Device memory that calls one after the other share, zero before the first.
+[[nodiscard]] std::size_t exl3_mul1_workspace(const Exl3Layer& layer, std::uint32_t rows);
+
+// y [rows, outputs] = H(H(x ∘ suh) W) ∘ svh + bias, of x [rows, inputs]. A row's bits do not depend
+// on the rows beside it. Launches two kernels and does not wait for them.
+// Errors: rows, bits or features that it does not take; a GPU whose blocks have too little shared
+// memory (kWork); what CUDA says.
+[[nodiscard]] Status exl3_mul1(const Exl3Layer& layer, const float* x, std::uint32_t rows, float* y,
+                               void* workspace, cudaStream_t stream);
+
+}  // namespace espalier::gpu::cuda
