@@ -54,6 +54,12 @@ struct RowScale {
   int unused;
 };
 
+// What the threads that prepare a slice tell each other.
+struct PrepareMemory {
+  std::uint32_t most;  // the bits of the largest magnitude
+  int high_sum, low_sum;
+};
+
 struct Arguments {
   const std::uint8_t* trellis;
   const __half* suh;
@@ -61,7 +67,9 @@ struct Arguments {
   const float* bias;
   const float* x;
   float* y;
-  std::uint32_t* arrived;   // [groups], zero between calls
+  std::uint32_t* arrived;   // [groups]: units added up; zero between calls, as the next two
+  std::uint32_t* ready;     // [slices]: rows prepared
+  std::uint32_t* finished;  // blocks
   RowScale* scales;         // [slices, rows]
   std::uint32_t* operands;  // [slices, fragments, quads, kFragmentWords]
   float* partial;           // [slices, rows, padded_outputs]
@@ -106,71 +114,63 @@ __device__ inline void hadamard(float (&values)[kEach], int lane) {
   }
 }
 
-// Rotates the activations and writes them as the product's operand. A block for each slice along x
-// and row along y, a warp for each run of 128.
-constexpr int kPrepareThreads = kSlice / 4;
-__global__ void __launch_bounds__(kPrepareThreads) exl3_mul1_prepare(const Arguments args) {
-  __shared__ std::uint32_t most;
-  __shared__ int sums[2];
+// Rotates a row's slice of activations and writes it as the product's operand, by the first eight
+// of the block's warps, each a run of 128.
+__device__ inline void prepare(PrepareMemory& memory, const Arguments& args, int slice, int row) {
   const int lane = threadIdx.x % 32;
-  const int slice = blockIdx.x;
-  const int row = blockIdx.y;
   const int in_slice = threadIdx.x * 4;
   const int k = slice * kSlice + in_slice;
-  const bool inside = k < args.padded_inputs;  // the same for all of a warp
-  if (threadIdx.x == 0) most = sums[0] = sums[1] = 0;
-  let_the_next_kernel_start();
-  float scale[4] = {};
+  const bool inside = in_slice < kSlice && k < args.padded_inputs;  // the same for all of a warp
+  if (threadIdx.x == 0) memory.most = memory.high_sum = memory.low_sum = 0;
+  __syncthreads();
+  float values[4] = {};
   if (inside) {
     const uint2 packed = *reinterpret_cast<const uint2*>(args.suh + k);
     const float2 a = __half22float2(reinterpret_cast<const __half2&>(packed.x));
     const float2 b = __half22float2(reinterpret_cast<const __half2&>(packed.y));
-    scale[0] = a.x, scale[1] = a.y, scale[2] = b.x, scale[3] = b.y;
+    const float scale[4] = {a.x, a.y, b.x, b.y};
+    const float* x = args.x + static_cast<std::size_t>(row) * args.inputs;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (k + i < args.inputs) values[i] = x[k + i] * scale[i];
+    }
+    hadamard(values, lane);
+    float largest = 0;
+    bool finite = true;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      largest = fmaxf(largest, fabsf(values[i]));
+      finite = finite && fabsf(values[i]) <= 3.4e38f;
+    }
+    // What is not finite makes the slice's scale a NaN, and with that the row.
+    std::uint32_t bits = finite ? __float_as_uint(largest) : 0x7fc00000u;
+    bits = __reduce_max_sync(~0u, bits);
+    if (lane == 0) atomicMax(&memory.most, bits);
   }
-  wait_for_the_kernel_before();
   __syncthreads();
-  float values[4] = {};
-  const float* x = args.x + static_cast<std::size_t>(row) * args.inputs;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    if (k + i < args.inputs) values[i] = x[k + i] * scale[i];
-  }
-  hadamard(values, lane);
-  float largest = 0;
-  bool finite = true;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    largest = fmaxf(largest, fabsf(values[i]));
-    finite = finite && fabsf(values[i]) <= 3.4e38f;
-  }
-  // What is not finite makes the slice's scale a NaN, and with that the row.
-  std::uint32_t bits = finite ? __float_as_uint(largest) : 0x7fc00000u;
-  bits = __reduce_max_sync(~0u, bits);
-  if (lane == 0) atomicMax(&most, bits);
-  __syncthreads();
-  largest = __uint_as_float(most);
-  const float to_code = largest > 0 ? kLargest / largest : 0.0f;
-  std::uint32_t high[4];
-  std::uint32_t low[4];
-  int high_sum = 0;
-  int low_sum = 0;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int code = __float2int_rn(values[i] * to_code);
-    const int upper = (code + 128) >> 8;
-    const int lower = code - upper * 256;
-    high_sum += upper;
-    low_sum += lower;
-    high[i] = upper & 0xff;
-    low[i] = lower & 0xff;
-  }
-  high_sum = __reduce_add_sync(~0u, high_sum);
-  low_sum = __reduce_add_sync(~0u, low_sum);
-  if (lane == 0) {
-    atomicAdd(&sums[0], high_sum);
-    atomicAdd(&sums[1], low_sum);
-  }
+  const float largest = __uint_as_float(memory.most);
   if (inside) {
+    const float to_code = largest > 0 ? kLargest / largest : 0.0f;
+    std::uint32_t high[4];
+    std::uint32_t low[4];
+    int high_sum = 0;
+    int low_sum = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int code = __float2int_rn(values[i] * to_code);
+      const int upper = (code + 128) >> 8;
+      const int lower = code - upper * 256;
+      high_sum += upper;
+      low_sum += lower;
+      high[i] = upper & 0xff;
+      low[i] = lower & 0xff;
+    }
+    high_sum = __reduce_add_sync(~0u, high_sum);
+    low_sum = __reduce_add_sync(~0u, low_sum);
+    if (lane == 0) {
+      atomicAdd(&memory.high_sum, high_sum);
+      atomicAdd(&memory.low_sum, low_sum);
+    }
     // Word `pair` of tile `tile` holds inputs 2·pair, 2·pair + 1, 2·pair + 8 and 2·pair + 9 of it.
     const int fragments = (args.rows + kRowsPerFragment - 1) / kRowsPerFragment;
     const int quad = in_slice / 64;
@@ -192,10 +192,23 @@ __global__ void __launch_bounds__(kPrepareThreads) exl3_mul1_prepare(const Argum
     }
   }
   __syncthreads();
+  if (threadIdx.x != 0) return;
+  args.scales[slice * args.rows + row] = {largest * (kHadamardScale / kLargest), memory.high_sum,
+                                          memory.low_sum, 0};
+  __threadfence();  // all of the block's writes before the count
+  atomicAdd(args.ready + slice, 1u);
+}
+
+// Waits until all rows of a slice are prepared. Blocks of lower numbers, which start first, do that
+// before they wait themselves.
+__device__ inline void wait_for_slice(const Arguments& args, int slice) {
   if (threadIdx.x == 0) {
-    args.scales[slice * args.rows + row] = {largest * (kHadamardScale / kLargest), sums[0], sums[1],
-                                            0};
+    const volatile std::uint32_t* ready = args.ready + slice;
+    while (*ready != static_cast<std::uint32_t>(args.rows)) {
+    }
+    __threadfence();
   }
+  __syncthreads();
 }
 
 __device__ inline void multiply(int (&sums)[4], std::uint32_t a0, std::uint32_t a1,
@@ -206,16 +219,6 @@ __device__ inline void multiply(int (&sums)[4], std::uint32_t a0, std::uint32_t 
       : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
-__device__ inline void copy16(std::uint32_t to, const void* from) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from)
-               : "memory");
-}
-__device__ inline void end_stage() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int kPending>
-__device__ inline void wait_for_stage() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
-
 // A lane's bits of a tile: those of its 32 weights and, for the first states, 16 or 32 before them.
 template <int kDoubleBits>
 struct Stream {
@@ -223,43 +226,49 @@ struct Stream {
   static constexpr int kBefore = kHalfRate ? 16 : 32;
   static constexpr int kWords = (kBefore + 16 * kDoubleBits) / 32;
   std::uint32_t words[kWords];
+  std::uint32_t last;  // of half rates: a word more
 
-  // Of column `column` and the one 8 further.
-  __device__ void read(const std::uint8_t* tile, int column) {
-    constexpr int kTileWords = 4 * kDoubleBits;
-    const auto* from = reinterpret_cast<const std::uint32_t*>(tile);
-    if constexpr (!kHalfRate) {
-      constexpr int kOwn = kDoubleBits / 2;
-      const int first = column * kOwn;
-      words[0] = from[column == 0 ? kTileWords - 1 : first - 1];
-      if constexpr (kOwn % 4 == 0) {
+  // Where a lane's bits of a tile lie, in words, for column `column` and the one 8 further: the
+  // word before them, and the first of their own. In half rates the bits of even columns begin with
+  // a word and those of odd ones in the middle of one, whose upper half is what came before.
+  static __device__ int before_at(int column) {
+    const int first = kHalfRate ? (kDoubleBits * column - 1) >> 1 : column * (kDoubleBits / 2) - 1;
+    return first < 0 ? 4 * kDoubleBits - 1 : first;
+  }
+  static __device__ int own_at(int column) {
+    return kHalfRate ? ((kDoubleBits * column - 1) >> 1) + 1 : column * (kDoubleBits / 2);
+  }
+
+  __device__ void read(const std::uint32_t* before, const std::uint32_t* own) {
+    words[0] = __ldg(before);
+    constexpr int kOwn = kWords - 1;
+    if constexpr (!kHalfRate && kOwn % 4 == 0) {
 #pragma unroll
-        for (int i = 0; i < kOwn / 4; ++i) {
-          const uint4 four = reinterpret_cast<const uint4*>(from + first)[i];
-          words[1 + 4 * i] = four.x, words[2 + 4 * i] = four.y;
-          words[3 + 4 * i] = four.z, words[4 + 4 * i] = four.w;
-        }
-      } else if constexpr (kOwn % 2 == 0) {
+      for (int i = 0; i < kOwn; i += 4) {
+        const uint4 four = __ldg(reinterpret_cast<const uint4*>(own + i));
+        words[1 + i] = four.x, words[2 + i] = four.y, words[3 + i] = four.z, words[4 + i] = four.w;
+      }
+    } else if constexpr (!kHalfRate && kOwn % 2 == 0) {
 #pragma unroll
-        for (int i = 0; i < kOwn / 2; ++i) {
-          const uint2 two = reinterpret_cast<const uint2*>(from + first)[i];
-          words[1 + 2 * i] = two.x, words[2 + 2 * i] = two.y;
-        }
-      } else {
-#pragma unroll
-        for (int i = 0; i < kOwn; ++i) words[1 + i] = from[first + i];
+      for (int i = 0; i < kOwn; i += 2) {
+        const uint2 two = __ldg(reinterpret_cast<const uint2*>(own + i));
+        words[1 + i] = two.x, words[2 + i] = two.y;
       }
     } else {
-      // Even columns' bits begin in the middle of a word.
-      const int first = (kDoubleBits * column - 1) >> 1;
-      std::uint32_t raw[kWords + 1];
-      raw[0] = from[first < 0 ? kTileWords - 1 : first];
 #pragma unroll
-      for (int i = 1; i < kWords; ++i) raw[i] = from[first + i];
-      raw[kWords] = column % 2 != 0 ? 0 : from[first + kWords];
+      for (int i = 0; i < kOwn; ++i) words[1 + i] = __ldg(own + i);
+      if constexpr (kHalfRate) last = __ldg(own + kOwn);
+    }
+  }
+
+  // Of half rates: moves the bits of even columns half a word up.
+  __device__ void align(int column) {
+    if constexpr (kHalfRate) {
       const int shift = column % 2 != 0 ? 32 : 16;
 #pragma unroll
-      for (int i = 0; i < kWords; ++i) words[i] = __funnelshift_rc(raw[i + 1], raw[i], shift);
+      for (int i = 0; i < kWords; ++i) {
+        words[i] = __funnelshift_rc(i + 1 < kWords ? words[i + 1] : last, words[i], shift);
+      }
     }
   }
 
@@ -294,20 +303,10 @@ struct Plan {
   static constexpr int kTiles = kFragments > 2 || (kDoubleBits > 12) ? 2 : 4;
   static constexpr int kUnitOutputs = kTiles * 16;
   static constexpr int kUnitsPerGroup = kGroup / kUnitOutputs;
-  // A stage: the tiles of a unit in one quad. Rows are padded against bank conflicts.
-  static constexpr int kRowPieces = kTiles * kDoubleBits;  // of 16 bytes
-  static constexpr int kRowBytes = kTileBytes * kTiles + 32;
-  static constexpr int kStageBytes = kRowBytes * 4;
-  static constexpr int kLanePieces = (kRowPieces * 4 + 31) / 32;
   static constexpr int kRoundUnits = kFragments > 2 ? 4 : 8;
   static constexpr int kSumsBytes = kRoundUnits * kTiles * kFragments * 512;
   static constexpr int kOperandBytes = kFragments * kSliceQuads * kFragmentWords * 16;
-  static constexpr int kFixedBytes = kSumsBytes + kOperandBytes;
-  static constexpr int kRingBytes = kWarps * kStageBytes;  // of depth 1
-  static constexpr int kMostBytes = 227 * 1024 - 2048;
-  static constexpr int kDepth = std::min(3, (kMostBytes - kFixedBytes) / kRingBytes);
-  static_assert(kDepth >= 2);
-  static constexpr int kSharedBytes = kFixedBytes + kRingBytes * kDepth;
+  static constexpr int kSharedBytes = kOperandBytes + kSumsBytes;
 };
 
 // A warp's place in the block's run of units, which is cut into rounds of units of one slice. The
@@ -339,65 +338,46 @@ struct Cursor {
   }
 };
 
-// Each warp's ring of stages, filled ahead of the products.
+// Reads a lane's bits of one item after the other, ahead of the products.
 template <int kDoubleBits, typename Plan>
 struct Fetcher {
-  const Arguments& args;
-  Cursor<Plan> at;
-  std::uint32_t ring;
-  std::size_t pitch;
-  std::uint32_t from_offset[Plan::kLanePieces];
-  int to_offset[Plan::kLanePieces];
-  const std::uint8_t* from;
-  int unit, quad, lane;
+  using Bits = Stream<kDoubleBits>;
 
-  __device__ Fetcher(const Arguments& a, const Cursor<Plan>& start, std::uint32_t ring_address,
-                     int lane_index)
-      : args(a), at(start), ring(ring_address), lane(lane_index) {
-    pitch = static_cast<std::size_t>(args.padded_outputs / 16) * Plan::kTileBytes;
-#pragma unroll
-    for (int i = 0; i < Plan::kLanePieces; ++i) {
-      const int piece = i * 32 + lane;
-      const int row = piece / Plan::kRowPieces;
-      const int offset = (piece - row * Plan::kRowPieces) * 16;
-      from_offset[i] = row * static_cast<std::uint32_t>(pitch) + offset;
-      to_offset[i] = row * Plan::kRowBytes + offset;
-    }
+  const std::uint32_t* lane_start;  // the lane's own bits of the first tile
+  int before;                       // words from there to the one before them
+  std::size_t quad_words;           // from a quad to the next
+  Cursor<Plan> at;
+  const std::uint32_t* from;
+  int run;  // items to read before the unit ends, or the round
+
+  __device__ Fetcher(const Arguments& args, const Cursor<Plan>& start, int lane) : at(start) {
+    const std::size_t row_words =
+        static_cast<std::size_t>(args.padded_outputs / 16) * (Plan::kTileBytes / 4);
+    quad_words = row_words * 4;
+    lane_start = reinterpret_cast<const std::uint32_t*>(args.trellis) + lane % 4 * row_words +
+                 Bits::own_at(lane / 4);
+    before = Bits::before_at(lane / 4) - Bits::own_at(lane / 4);
     seek();
-  }
-  __device__ void point() {
-    from = args.trellis + static_cast<std::size_t>(at.slice * kSliceQuads + quad) * 4 * pitch +
-           static_cast<std::size_t>(at.unit + unit) * (Plan::kTiles * Plan::kTileBytes);
   }
   __device__ void seek() {
     while (at.left > 0 && at.item == at.end) at.next_round();
     if (at.left <= 0) return;
-    unit = at.item_unit();
-    quad = at.item - unit * at.quads;
-    point();
+    const int unit = at.item_unit();
+    const int quad = at.item - unit * at.quads;
+    run = min(at.quads - quad, at.end - at.item);
+    at.item += run;
+    from = lane_start + (at.slice * kSliceQuads + quad) * quad_words +
+           static_cast<std::size_t>(at.unit + unit) * (Plan::kTiles * Plan::kTileBytes / 4);
   }
-  __device__ void fetch(int slot) {
-    if (at.left > 0) {
-      const std::uint32_t to = ring + slot * Plan::kStageBytes;
+  __device__ void fetch(Bits (&to)[Plan::kTiles]) {
+    if (at.left <= 0) return;
+    const std::uint32_t* from_before = from + before;
 #pragma unroll
-      for (int i = 0; i < Plan::kLanePieces; ++i) {
-        if (Plan::kLanePieces * 32 == Plan::kRowPieces * 4 ||
-            i * 32 + lane < Plan::kRowPieces * 4) {
-          copy16(to + to_offset[i], from + from_offset[i]);
-        }
-      }
-      ++at.item;
-      ++quad;
-      from += 4 * pitch;
-      if (at.item == at.end) {
-        seek();
-      } else if (quad == at.quads) {
-        quad = 0;
-        ++unit;
-        point();
-      }
+    for (int j = 0; j < Plan::kTiles; ++j) {
+      to[j].read(from_before + j * (Plan::kTileBytes / 4), from + j * (Plan::kTileBytes / 4));
     }
-    end_stage();
+    from += quad_words;
+    if (--run == 0) seek();
   }
 };
 
@@ -448,7 +428,8 @@ __device__ inline void write_round(int* sums, const Arguments& args, const Curso
       for (int r = 0; r < kRowsPerFragment; ++r) {
         const int row = f * kRowsPerFragment + r;
         if (row >= args.rows) break;
-        const RowScale s = scales[row];
+        const int4 s4 = __ldcg(reinterpret_cast<const int4*>(scales + row));
+        const RowScale s = reinterpret_cast<const RowScale&>(s4);
         const float product = fmaf(static_cast<float>(high[r] - kMeanBytes * s.high), 256.0f,
                                    static_cast<float>(low[r] - kMeanBytes * s.low));
         const float x_sum = fmaf(static_cast<float>(s.high), 256.0f, static_cast<float>(s.low));
@@ -516,18 +497,44 @@ __device__ inline void finish_rows(const int* completed, const Arguments& args) 
   }
 }
 
-// The product and what follows it. As many blocks as run at once, each with its share of the units
+// The products of one item.
+template <int kDoubleBits, int kFragments, int kTiles>
+__device__ inline void multiply_item(int (&acc)[kTiles][kFragments][4],
+                                     Stream<kDoubleBits> (&bits)[kTiles], const uint4* operand,
+                                     int column) {
+#pragma unroll
+  for (int j = 0; j < kTiles; ++j) bits[j].align(column);
+#pragma unroll
+  for (int pair = 0; pair < 4; ++pair) {
+    uint4 x[kFragments];
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f) {
+      x[f] = operand[f * (kSliceQuads * kFragmentWords) + pair * 32];
+    }
+#pragma unroll
+    for (int j = 0; j < kTiles; ++j) {
+      std::uint32_t w[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) w[i] = bits[j].product(pair * 8 + i);
+#pragma unroll
+      for (int f = 0; f < kFragments; ++f) {
+        multiply(acc[j][f], w[0], w[4], w[1], w[5], x[f].x, x[f].y);
+        multiply(acc[j][f], w[2], w[6], w[3], w[7], x[f].z, x[f].w);
+      }
+    }
+  }
+}
+
+// Rotation, product and rotation. As many blocks as run at once, each with its share of the units
 // (slice by slice, along the outputs).
 template <int kDoubleBits, int kFragments>
 __global__ void __launch_bounds__(kWarps * 32, 1) exl3_mul1_product(const Arguments args) {
   using P = Plan<kDoubleBits, kFragments>;
   extern __shared__ __align__(128) std::uint8_t memory[];
+  __shared__ PrepareMemory prepare_memory;
   uint4* operand = reinterpret_cast<uint4*>(memory);
   int* sums = reinterpret_cast<int*>(memory + P::kOperandBytes);
-  std::uint8_t* rings = memory + P::kFixedBytes;
   const int lane = threadIdx.x % 32;
-  const int warp = threadIdx.x / 32;
-  std::uint8_t* ring = rings + warp * (P::kDepth * P::kStageBytes);
 
   const int slice_units = args.padded_outputs / P::kUnitOutputs;
   const long long total = static_cast<long long>(slice_units) * args.slices;
@@ -536,87 +543,80 @@ __global__ void __launch_bounds__(kWarps * 32, 1) exl3_mul1_product(const Argume
   Cursor<P> at;
   at.slice_units = slice_units;
   at.total_quads = args.padded_inputs / 64;
-  at.warp = warp;
+  at.warp = threadIdx.x / 32;
   at.slice = first / slice_units;
   at.unit = first % slice_units;
   at.left = last - first;
-  at.start_round();
+  if (at.left > 0) at.start_round();
 
-  Fetcher<kDoubleBits, P> fetcher(args, at,
-                                  static_cast<std::uint32_t>(__cvta_generic_to_shared(ring)), lane);
   // The weights do not depend on the kernel before.
-#pragma unroll 1
-  for (int i = 0; i < P::kDepth; ++i) fetcher.fetch(i);
+  Fetcher<kDoubleBits, P> fetcher(args, at, lane);
+  Stream<kDoubleBits> even[P::kTiles];
+  Stream<kDoubleBits> odd[P::kTiles];
+  fetcher.fetch(even);
   for (int i = threadIdx.x; i < P::kSumsBytes / 16; i += kWarps * 32) {
     reinterpret_cast<int4*>(sums)[i] = make_int4(0, 0, 0, 0);
   }
   let_the_next_kernel_start();
   wait_for_the_kernel_before();
+  for (int task = blockIdx.x; task < args.slices * args.rows; task += gridDim.x) {
+    prepare(prepare_memory, args, task / args.rows, task % args.rows);
+  }
 
-  int slot = 0;
   int loaded = -1;
+  int acc[P::kTiles][kFragments][4] = {};
   while (at.left > 0) {
     if (at.slice != loaded) {
+      wait_for_slice(args, at.slice);
       load_operand<kFragments>(operand, args, at.slice);
       loaded = at.slice;
     }
     __syncthreads();
     int unit = at.item_unit();
     int quad = at.item - unit * at.quads;
-    int acc[P::kTiles][kFragments][4] = {};
+    int items = at.end - at.item;
+    const auto step = [&](Stream<kDoubleBits>(&now)[P::kTiles],
+                          Stream<kDoubleBits>(&next)[P::kTiles]) {
+      fetcher.fetch(next);
+      multiply_item<kDoubleBits, kFragments>(acc, now, operand + quad * kFragmentWords + lane,
+                                             lane / 4);
+      ++quad;
+      --items;
+      if (quad != at.quads && items != 0) return;
+      int* to = sums + unit * (P::kTiles * kFragments * 128) + lane;
+#pragma unroll
+      for (int i = 0; i < P::kTiles * kFragments * 4; ++i) {
+        int& sum = acc[i / (kFragments * 4)][i / 4 % kFragments][i % 4];
+        atomicAdd(to + i * 32, sum);
+        sum = 0;
+      }
+      quad = 0;
+      ++unit;
+    };
 #pragma unroll 1
-    for (int item = at.item; item < at.end; ++item) {
-      wait_for_stage<P::kDepth - 1>();
-      __syncwarp();
-      const std::uint8_t* tiles = ring + slot * P::kStageBytes + lane % 4 * P::kRowBytes;
-      const uint4* b = operand + quad * kFragmentWords + lane;
-      Stream<kDoubleBits> streams[P::kTiles];
+    while (items > 0) {
+      step(even, odd);
+      if (items == 0) {
 #pragma unroll
-      for (int j = 0; j < P::kTiles; ++j) streams[j].read(tiles + j * P::kTileBytes, lane / 4);
-#pragma unroll
-      for (int pair = 0; pair < 4; ++pair) {
-        uint4 x[kFragments];
-#pragma unroll
-        for (int f = 0; f < kFragments; ++f) {
-          x[f] = b[f * (kSliceQuads * kFragmentWords) + pair * 32];
-        }
-#pragma unroll
-        for (int j = 0; j < P::kTiles; ++j) {
-          std::uint32_t w[8];
-#pragma unroll
-          for (int i = 0; i < 8; ++i) w[i] = streams[j].product(pair * 8 + i);
-#pragma unroll
-          for (int f = 0; f < kFragments; ++f) {
-            multiply(acc[j][f], w[0], w[4], w[1], w[5], x[f].x, x[f].y);
-            multiply(acc[j][f], w[2], w[6], w[3], w[7], x[f].z, x[f].w);
-          }
-        }
+        for (int j = 0; j < P::kTiles; ++j) even[j] = odd[j];
+        break;
       }
-      __syncwarp();
-      fetcher.fetch(slot);
-      slot = slot + 1 == P::kDepth ? 0 : slot + 1;
-      if (++quad == at.quads || item + 1 == at.end) {
-        int* to = sums + unit * (P::kTiles * kFragments * 128) + lane;
-#pragma unroll
-        for (int i = 0; i < P::kTiles * kFragments * 4; ++i) {
-          int& sum = acc[i / (kFragments * 4)][i / 4 % kFragments][i % 4];
-          atomicAdd(to + i * 32, sum);
-          sum = 0;
-        }
-        quad = 0;
-        ++unit;
-      }
+      step(odd, even);
     }
     __syncthreads();
     write_round<P, kFragments>(sums, args, at);
     at.next_round();
   }
 
-  // The ring is not needed any more.
-  int* completed = reinterpret_cast<int*>(rings);
-  wait_for_stage<0>();
+  int* completed = reinterpret_cast<int*>(memory);
   __syncthreads();
-  if (threadIdx.x == 0) completed[0] = 0;
+  if (threadIdx.x == 0) {
+    completed[0] = 0;
+    if (atomicAdd(args.finished, 1u) + 1 == gridDim.x) {  // nobody waits any more
+      *args.finished = 0;
+      for (int slice = 0; slice < args.slices; ++slice) args.ready[slice] = 0;
+    }
+  }
   __syncthreads();
   arrive<P>(completed, args, first, last);
   __syncthreads();
@@ -655,13 +655,15 @@ int fragments_of(std::uint32_t rows) {
 
 // The parts of the workspace, each a multiple of 256 bytes.
 struct Workspace {
-  std::size_t scales, operands, partial, end;
+  std::size_t ready, finished, scales, operands, partial, end;
 };
 Workspace workspace_of(const Exl3Layer& layer, std::uint32_t rows) {
   const auto round_up = [](std::size_t bytes) { return (bytes + 255) / 256 * 256; };
   const std::size_t slices = slices_of(layer);
   Workspace at{};
-  at.scales = round_up(layer.padded_outputs / kGroup * sizeof(std::uint32_t));
+  at.ready = round_up(layer.padded_outputs / kGroup * sizeof(std::uint32_t));
+  at.finished = at.ready + round_up(slices * sizeof(std::uint32_t));
+  at.scales = at.finished + 256;
   at.operands = at.scales + round_up(slices * rows * sizeof(RowScale));
   at.partial = at.operands + slices * fragments_of(rows) * (kSliceQuads * kFragmentWords * 4);
   at.end = at.partial + round_up(slices * rows * layer.padded_outputs * sizeof(float));
@@ -722,8 +724,8 @@ Status exl3_mul1(const Exl3Layer& layer, const float* x, std::uint32_t rows, flo
                                        std::to_string(layer.double_bits) +
                                        " half bits, expected 1 to 16 rows at 1 to 8 bits"};
   }
-  // The groups that a block completes are listed where its rings were.
-  constexpr std::uint32_t kMostOutputs = 3000 * kGroup;
+  // The groups that a block completes are listed where its operand was.
+  constexpr std::uint32_t kMostOutputs = 8000 * kGroup;
   if (layer.padded_inputs == 0 || layer.padded_inputs % kGroup != 0 || layer.padded_outputs == 0 ||
       layer.padded_outputs % kGroup != 0 || layer.padded_outputs > kMostOutputs ||
       layer.inputs > layer.padded_inputs || layer.outputs > layer.padded_outputs) {
@@ -750,6 +752,8 @@ Status exl3_mul1(const Exl3Layer& layer, const float* x, std::uint32_t rows, flo
   args.x = x;
   args.y = y;
   args.arrived = reinterpret_cast<std::uint32_t*>(base);
+  args.ready = reinterpret_cast<std::uint32_t*>(base + at.ready);
+  args.finished = reinterpret_cast<std::uint32_t*>(base + at.finished);
   args.scales = reinterpret_cast<RowScale*>(base + at.scales);
   args.operands = reinterpret_cast<std::uint32_t*>(base + at.operands);
   args.partial = reinterpret_cast<float*>(base + at.partial);
@@ -763,11 +767,6 @@ Status exl3_mul1(const Exl3Layer& layer, const float* x, std::uint32_t rows, flo
           check(cudaFuncSetAttribute(variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                      variant.shared_bytes),
                 "exl3_mul1: asking for shared memory");
-      !status) {
-    return status;
-  }
-  if (auto status = launch(exl3_mul1_prepare, dim3(args.slices, rows), kPrepareThreads, 0, device,
-                           stream, args);
       !status) {
     return status;
   }

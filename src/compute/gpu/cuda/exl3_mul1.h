@@ -28,7 +28,7 @@ inline constexpr std::uint32_t kExl3Rows = 16;  // the most rows of a call
 [[nodiscard]] std::size_t exl3_mul1_workspace(const Exl3Layer& layer, std::uint32_t rows);
 
 // y [rows, outputs] = H(H(x ∘ suh) W) ∘ svh + bias, of x [rows, inputs]. A row's bits do not depend
-// on the rows beside it. Launches two kernels and does not wait for them.
+// on the rows beside it. Launches a kernel and does not wait for it.
 // Errors: rows, bits or features that it does not take; a GPU whose blocks have too little shared
 // memory (kWork); what CUDA says.
 [[nodiscard]] Status exl3_mul1(const Exl3Layer& layer, const float* x, std::uint32_t rows, float* y,
