@@ -10,10 +10,10 @@
 // of the work nor the number of rows changes a bit. Floats begin with a slice's sums, which are
 // added slice by slice by the block that completes 128 outputs.
 //
-// The trellis is read as the file has it: in a tile, the 32 weights of columns g and g + 8 are 32·K
-// consecutive bits, where all bit offsets are constants. A lane takes them of one of four tiles
-// along the inputs (a quad), and its weights come out of the multiplication as the instruction's
-// operand.
+// Weights: in a tile, the 32 weights of columns g and g + 8 are 32·K consecutive bits. A lane takes
+// them of one of four tiles along the inputs (a quad), which makes every bit offset a constant, and
+// its weights come out of the multiplication as the instruction's operand. exl3_mul1_arrange puts
+// the bits that a warp reads together side by side.
 #include <cuda_fp16.h>
 
 #include <algorithm>
@@ -47,32 +47,21 @@ constexpr int kFragmentWords = 128;  // of four activations each, of a quad
 constexpr int kWarps = 16;
 constexpr int kGroup = 128;  // outputs that are rotated together
 
-struct RowScale {
-  float scale;  // of an activation, both rotations' factors included
-  int high;     // the sums of the planes
-  int low;
-  int unused;
-};
-
-// What the threads that prepare a slice tell each other.
-struct PrepareMemory {
+// What a block knows of a row's activations of the slice that it works on.
+struct RowSlice {
   std::uint32_t most;  // the bits of the largest magnitude
-  int high_sum, low_sum;
+  int high, low;       // the sums of the planes
 };
 
 struct Arguments {
-  const std::uint8_t* trellis;
+  const std::uint32_t* weights;
   const __half* suh;
   const __half* svh;
   const float* bias;
   const float* x;
   float* y;
-  std::uint32_t* arrived;   // [groups]: units added up; zero between calls, as the next two
-  std::uint32_t* ready;     // [slices]: rows prepared
-  std::uint32_t* finished;  // blocks
-  RowScale* scales;         // [slices, rows]
-  std::uint32_t* operands;  // [slices, fragments, quads, kFragmentWords]
-  float* partial;           // [slices, rows, padded_outputs]
+  std::uint32_t* arrived;  // [groups]: units added up; zero between calls
+  float* partial;          // [slices, rows, padded_outputs]
   int rows, inputs, outputs, padded_inputs, padded_outputs, slices;
 };
 
@@ -114,103 +103,6 @@ __device__ inline void hadamard(float (&values)[kEach], int lane) {
   }
 }
 
-// Rotates a row's slice of activations and writes it as the product's operand, by the first eight
-// of the block's warps, each a run of 128.
-__device__ inline void prepare(PrepareMemory& memory, const Arguments& args, int slice, int row) {
-  const int lane = threadIdx.x % 32;
-  const int in_slice = threadIdx.x * 4;
-  const int k = slice * kSlice + in_slice;
-  const bool inside = in_slice < kSlice && k < args.padded_inputs;  // the same for all of a warp
-  if (threadIdx.x == 0) memory.most = memory.high_sum = memory.low_sum = 0;
-  __syncthreads();
-  float values[4] = {};
-  if (inside) {
-    const uint2 packed = *reinterpret_cast<const uint2*>(args.suh + k);
-    const float2 a = __half22float2(reinterpret_cast<const __half2&>(packed.x));
-    const float2 b = __half22float2(reinterpret_cast<const __half2&>(packed.y));
-    const float scale[4] = {a.x, a.y, b.x, b.y};
-    const float* x = args.x + static_cast<std::size_t>(row) * args.inputs;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (k + i < args.inputs) values[i] = x[k + i] * scale[i];
-    }
-    hadamard(values, lane);
-    float largest = 0;
-    bool finite = true;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      largest = fmaxf(largest, fabsf(values[i]));
-      finite = finite && fabsf(values[i]) <= 3.4e38f;
-    }
-    // What is not finite makes the slice's scale a NaN, and with that the row.
-    std::uint32_t bits = finite ? __float_as_uint(largest) : 0x7fc00000u;
-    bits = __reduce_max_sync(~0u, bits);
-    if (lane == 0) atomicMax(&memory.most, bits);
-  }
-  __syncthreads();
-  const float largest = __uint_as_float(memory.most);
-  if (inside) {
-    const float to_code = largest > 0 ? kLargest / largest : 0.0f;
-    std::uint32_t high[4];
-    std::uint32_t low[4];
-    int high_sum = 0;
-    int low_sum = 0;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int code = __float2int_rn(values[i] * to_code);
-      const int upper = (code + 128) >> 8;
-      const int lower = code - upper * 256;
-      high_sum += upper;
-      low_sum += lower;
-      high[i] = upper & 0xff;
-      low[i] = lower & 0xff;
-    }
-    high_sum = __reduce_add_sync(~0u, high_sum);
-    low_sum = __reduce_add_sync(~0u, low_sum);
-    if (lane == 0) {
-      atomicAdd(&memory.high_sum, high_sum);
-      atomicAdd(&memory.low_sum, low_sum);
-    }
-    // Word `pair` of tile `tile` holds inputs 2·pair, 2·pair + 1, 2·pair + 8 and 2·pair + 9 of it.
-    const int fragments = (args.rows + kRowsPerFragment - 1) / kRowsPerFragment;
-    const int quad = in_slice / 64;
-    const int tile = in_slice / 16 % 4;
-    const int pair = in_slice % 8 / 2;
-    const int upper_half = in_slice / 8 % 2;
-    const int column = row % kRowsPerFragment * 2;
-    auto* at = reinterpret_cast<std::uint16_t*>(
-        args.operands +
-        ((static_cast<std::size_t>(slice) * fragments + row / kRowsPerFragment) * kSliceQuads +
-         quad) *
-            kFragmentWords);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int word = (pair + i) * 32 + column * 4 + tile;
-      at[word * 2 + upper_half] = static_cast<std::uint16_t>(high[2 * i] | high[2 * i + 1] << 8);
-      at[(word + 4) * 2 + upper_half] =
-          static_cast<std::uint16_t>(low[2 * i] | low[2 * i + 1] << 8);
-    }
-  }
-  __syncthreads();
-  if (threadIdx.x != 0) return;
-  args.scales[slice * args.rows + row] = {largest * (kHadamardScale / kLargest), memory.high_sum,
-                                          memory.low_sum, 0};
-  __threadfence();  // all of the block's writes before the count
-  atomicAdd(args.ready + slice, 1u);
-}
-
-// Waits until all rows of a slice are prepared. Blocks of lower numbers, which start first, do that
-// before they wait themselves.
-__device__ inline void wait_for_slice(const Arguments& args, int slice) {
-  if (threadIdx.x == 0) {
-    const volatile std::uint32_t* ready = args.ready + slice;
-    while (*ready != static_cast<std::uint32_t>(args.rows)) {
-    }
-    __threadfence();
-  }
-  __syncthreads();
-}
-
 __device__ inline void multiply(int (&sums)[4], std::uint32_t a0, std::uint32_t a1,
                                 std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
                                 std::uint32_t b1) {
@@ -219,75 +111,61 @@ __device__ inline void multiply(int (&sums)[4], std::uint32_t a0, std::uint32_t 
       : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
-// A lane's bits of a tile: those of its 32 weights and, for the first states, 16 or 32 before them.
+// A lane's bits of two tiles that lie side by side along the outputs: the bits of 32 weights of the
+// one, then of the other.
 template <int kDoubleBits>
-struct Stream {
-  static constexpr bool kHalfRate = kDoubleBits % 2 != 0;
-  static constexpr int kBefore = kHalfRate ? 16 : 32;
-  static constexpr int kWords = (kBefore + 16 * kDoubleBits) / 32;
+struct TilePair {
+  static constexpr int kWords = kDoubleBits;
   std::uint32_t words[kWords];
-  std::uint32_t last;  // of half rates: a word more
+  std::uint32_t start[2];  // of each tile: the 16 bits before the lane's own, then the first 16
 
-  // Where a lane's bits of a tile lie, in words, for column `column` and the one 8 further: the
-  // word before them, and the first of their own. In half rates the bits of even columns begin with
-  // a word and those of odd ones in the middle of one, whose upper half is what came before.
-  static __device__ int before_at(int column) {
-    const int first = kHalfRate ? (kDoubleBits * column - 1) >> 1 : column * (kDoubleBits / 2) - 1;
-    return first < 0 ? 4 * kDoubleBits - 1 : first;
-  }
-  static __device__ int own_at(int column) {
-    return kHalfRate ? ((kDoubleBits * column - 1) >> 1) + 1 : column * (kDoubleBits / 2);
+  // In memory: four words of each lane after the other, as often as there are four, then two, then
+  // one.
+  __device__ void read(const std::uint32_t* from, int lane) {
+    constexpr int kFours = kWords / 4;
+#pragma unroll
+    for (int i = 0; i < kFours; ++i) {
+      const uint4 four = __ldcs(reinterpret_cast<const uint4*>(from) + i * 32 + lane);
+      words[4 * i] = four.x, words[4 * i + 1] = four.y;
+      words[4 * i + 2] = four.z, words[4 * i + 3] = four.w;
+    }
+    if constexpr (kWords % 4 >= 2) {
+      const uint2 two = __ldcs(reinterpret_cast<const uint2*>(from + kFours * 128) + lane);
+      words[4 * kFours] = two.x, words[4 * kFours + 1] = two.y;
+    }
+    if constexpr (kWords % 2 == 1) words[kWords - 1] = __ldcs(from + (kWords - 1) * 32 + lane);
   }
 
-  __device__ void read(const std::uint32_t* before, const std::uint32_t* own) {
-    words[0] = __ldg(before);
-    constexpr int kOwn = kWords - 1;
-    if constexpr (!kHalfRate && kOwn % 4 == 0) {
+  // What comes before a lane's own bits are the last of the column before.
+  __device__ void find_start(int lane) {
 #pragma unroll
-      for (int i = 0; i < kOwn; i += 4) {
-        const uint4 four = __ldg(reinterpret_cast<const uint4*>(own + i));
-        words[1 + i] = four.x, words[2 + i] = four.y, words[3 + i] = four.z, words[4 + i] = four.w;
-      }
-    } else if constexpr (!kHalfRate && kOwn % 2 == 0) {
-#pragma unroll
-      for (int i = 0; i < kOwn; i += 2) {
-        const uint2 two = __ldg(reinterpret_cast<const uint2*>(own + i));
-        words[1 + i] = two.x, words[2 + i] = two.y;
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < kOwn; ++i) words[1 + i] = __ldg(own + i);
-      if constexpr (kHalfRate) last = __ldg(own + kOwn);
+    for (int tile = 0; tile < 2; ++tile) {
+      const int first = kDoubleBits * tile;  // in halves of a word
+      const int last = kDoubleBits * (tile + 1) - 1;
+      const std::uint32_t before = __shfl_sync(~0u, words[last / 2], (lane + 28) % 32);
+      start[tile] = __byte_perm(words[first / 2], before,
+                                (first % 2 == 0 ? 0x32 : 0x10) | (last % 2 == 0 ? 0x7600 : 0x5400));
     }
   }
 
-  // Of half rates: moves the bits of even columns half a word up.
-  __device__ void align(int column) {
-    if constexpr (kHalfRate) {
-      const int shift = column % 2 != 0 ? 32 : 16;
-#pragma unroll
-      for (int i = 0; i < kWords; ++i) {
-        words[i] = __funnelshift_rc(i + 1 < kWords ? words[i + 1] : last, words[i], shift);
-      }
-    }
-  }
-
-  // Word i of the stream without its first `shift` bits. (The compiler computes each only once.)
+  // Word i without its first `shift` bits. (The compiler computes each only once.)
   __device__ std::uint32_t shifted(int i, int shift) const {
     if (shift == 0) return words[i];
     return i + 1 < kWords ? __funnelshift_l(words[i + 1], words[i], shift) : words[i] << shift;
   }
 
-  // The product of weight i's state; all constants once loops are unrolled.
-  __device__ std::uint32_t product(int i) const {
-    const int end = kBefore + (i + 1) * kDoubleBits / 2;
+  // The product of the state of weight i of a tile; all constants once loops are unrolled.
+  __device__ std::uint32_t product(int tile, int i) const {
+    const int bits = (i + 1) * kDoubleBits / 2;
+    const bool at_start = bits < 16;
+    const int end = at_start ? 16 + bits : 16 * kDoubleBits * tile + bits;
     const int shift = end % 8;
-    const int last = end / 8 - 1;  // byte of the shifted stream
-    const std::uint32_t word = shifted(last / 4, shift);
+    const int last = end / 8 - 1;  // byte of the shifted bits
     std::uint32_t doubled;
-    if (last % 4 == 0) {
-      doubled = __byte_perm(word, shifted(last / 4 - 1, shift), 0x4343);
+    if (!at_start && last % 4 == 0) {
+      doubled = __byte_perm(shifted(last / 4, shift), shifted(last / 4 - 1, shift), 0x4343);
     } else {
+      const std::uint32_t word = at_start ? start[tile] << shift : shifted(last / 4, shift);
       const unsigned low = 3 - last % 4;
       doubled = __byte_perm(word, 0, (low | (low + 1) << 4) * 0x101);
     }
@@ -298,15 +176,17 @@ struct Stream {
 // The layout of a block's shared memory and the division of the work.
 template <int kDoubleBits, int kFragments>
 struct Plan {
-  static constexpr int kTileBytes = 16 * kDoubleBits;
-  // Tiles along the outputs of a unit of work, which goes over a whole slice.
-  static constexpr int kTiles = kFragments > 2 || (kDoubleBits > 12) ? 2 : 4;
-  static constexpr int kUnitOutputs = kTiles * 16;
+  static constexpr int kPairWords = kDoubleBits * 32;  // of a pair of tiles in a quad
+  // Pairs of tiles of a unit of work, which goes over a whole slice.
+  static constexpr int kPairs =
+      kFragments > 2 || kDoubleBits* kFragments > 16 || kDoubleBits > 12 ? 1 : 2;
+  static constexpr int kUnitOutputs = kPairs * 32;
   static constexpr int kUnitsPerGroup = kGroup / kUnitOutputs;
-  static constexpr int kRoundUnits = kFragments > 2 ? 4 : 8;
-  static constexpr int kSumsBytes = kRoundUnits * kTiles * kFragments * 512;
+  static constexpr int kUnitSums = kPairs * 2 * kFragments * 128;
   static constexpr int kOperandBytes = kFragments * kSliceQuads * kFragmentWords * 16;
-  static constexpr int kSharedBytes = kOperandBytes + kSumsBytes;
+  // Most units are long done when a round of them ends; at most 96 KB of sums.
+  static constexpr int kRoundUnits = std::min(32, 96 * 1024 / (kUnitSums * 4));
+  static constexpr int kSharedBytes = kOperandBytes + kRoundUnits * kUnitSums * 4;
 };
 
 // A warp's place in the block's run of units, which is cut into rounds of units of one slice. The
@@ -341,22 +221,14 @@ struct Cursor {
 // Reads a lane's bits of one item after the other, ahead of the products.
 template <int kDoubleBits, typename Plan>
 struct Fetcher {
-  using Bits = Stream<kDoubleBits>;
-
-  const std::uint32_t* lane_start;  // the lane's own bits of the first tile
-  int before;                       // words from there to the one before them
-  std::size_t quad_words;           // from a quad to the next
+  const std::uint32_t* weights;
+  int lane;
   Cursor<Plan> at;
-  const std::uint32_t* from;
-  int run;  // items to read before the unit ends, or the round
+  const std::uint32_t* from = nullptr;
+  int run = 0;  // items to read before the unit ends, or the round
 
-  __device__ Fetcher(const Arguments& args, const Cursor<Plan>& start, int lane) : at(start) {
-    const std::size_t row_words =
-        static_cast<std::size_t>(args.padded_outputs / 16) * (Plan::kTileBytes / 4);
-    quad_words = row_words * 4;
-    lane_start = reinterpret_cast<const std::uint32_t*>(args.trellis) + lane % 4 * row_words +
-                 Bits::own_at(lane / 4);
-    before = Bits::before_at(lane / 4) - Bits::own_at(lane / 4);
+  __device__ Fetcher(const Arguments& args, const Cursor<Plan>& start, int lane_index)
+      : weights(args.weights), lane(lane_index), at(start) {
     seek();
   }
   __device__ void seek() {
@@ -366,47 +238,125 @@ struct Fetcher {
     const int quad = at.item - unit * at.quads;
     run = min(at.quads - quad, at.end - at.item);
     at.item += run;
-    from = lane_start + (at.slice * kSliceQuads + quad) * quad_words +
-           static_cast<std::size_t>(at.unit + unit) * (Plan::kTiles * Plan::kTileBytes / 4);
+    // Pairs of tiles lie in twos, quad by quad.
+    const int pair = (at.unit + unit) * Plan::kPairs;
+    const std::size_t two =
+        static_cast<std::size_t>(pair / 2) * at.total_quads + at.slice * kSliceQuads + quad;
+    from = weights + (two * 2 + pair % 2) * Plan::kPairWords;
   }
-  __device__ void fetch(Bits (&to)[Plan::kTiles]) {
+  __device__ void fetch(TilePair<kDoubleBits> (&to)[Plan::kPairs]) {
     if (at.left <= 0) return;
-    const std::uint32_t* from_before = from + before;
 #pragma unroll
-    for (int j = 0; j < Plan::kTiles; ++j) {
-      to[j].read(from_before + j * (Plan::kTileBytes / 4), from + j * (Plan::kTileBytes / 4));
-    }
-    from += quad_words;
+    for (int j = 0; j < Plan::kPairs; ++j) to[j].read(from + j * Plan::kPairWords, lane);
+    from += 2 * Plan::kPairWords;
     if (--run == 0) seek();
   }
 };
 
-// The slice's operand in shared memory, each activation four times.
+// Rotates the rows' activations of a slice and leaves the product's operand, each activation four
+// times. A warp for each run of 128 of a row at a time. Ends with a barrier; `rows` is clear
+// before.
 template <int kFragments>
-__device__ inline void load_operand(uint4* to, const Arguments& args, int slice) {
-  constexpr int kWords = kFragments * kSliceQuads * kFragmentWords;
-  const uint4* from = reinterpret_cast<const uint4*>(args.operands) +
-                      static_cast<std::size_t>(slice) * (kWords / 4);
+__device__ inline void prepare(uint4* operand, RowSlice* rows, const Arguments& args, int slice) {
+  constexpr int kRuns = kSlice / 128;
+  constexpr int kTasks = kFragments * kRowsPerFragment * kRuns / kWarps;
+  const int lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32;
+  const int in_slice = warp % kRuns * 128 + lane * 4;
+  const int k = slice * kSlice + in_slice;
+  const bool inside = k < args.padded_inputs;  // the same for all of a warp
+  const int first_row = warp / kRuns;
+  constexpr int kRowStep = kWarps / kRuns;
+  float values[kTasks][4] = {};
+  if (inside) {
+    const uint2 packed = *reinterpret_cast<const uint2*>(args.suh + k);
 #pragma unroll
-  for (int j = 0; j < kWords / 4 / (kWarps * 32); ++j) {
-    const int i = threadIdx.x + j * kWarps * 32;
-    const uint4 four = __ldcg(from + i);
-    const std::uint32_t words[4] = {four.x, four.y, four.z, four.w};
+    for (int task = 0; task < kTasks; ++task) {
+      const int row = first_row + task * kRowStep;
+      if (row >= args.rows) break;
+      const float* x = args.x + static_cast<std::size_t>(row) * args.inputs;
 #pragma unroll
-    for (int w = 0; w < 4; ++w) {
-      to[i * 4 + w] =
-          make_uint4(__byte_perm(words[w], 0, 0x0000), __byte_perm(words[w], 0, 0x1111),
-                     __byte_perm(words[w], 0, 0x2222), __byte_perm(words[w], 0, 0x3333));
+      for (int i = 0; i < 4; ++i) {
+        if (k + i < args.inputs) values[task][i] = x[k + i];
+      }
+    }
+    const float2 a = __half22float2(reinterpret_cast<const __half2&>(packed.x));
+    const float2 b = __half22float2(reinterpret_cast<const __half2&>(packed.y));
+    const float scale[4] = {a.x, a.y, b.x, b.y};
+#pragma unroll
+    for (int task = 0; task < kTasks; ++task) {
+      const int row = first_row + task * kRowStep;
+      if (row >= args.rows) break;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) values[task][i] *= scale[i];
+      hadamard(values[task], lane);
+      float largest = 0;
+      bool finite = true;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        largest = fmaxf(largest, fabsf(values[task][i]));
+        finite = finite && fabsf(values[task][i]) <= 3.4e38f;
+      }
+      // What is not finite makes the slice's scale a NaN, and with that the row.
+      const std::uint32_t bits =
+          __reduce_max_sync(~0u, finite ? __float_as_uint(largest) : 0x7fc00000u);
+      if (lane == 0) atomicMax(&rows[row].most, bits);
     }
   }
+  __syncthreads();
+  if (inside) {
+#pragma unroll
+    for (int task = 0; task < kTasks; ++task) {
+      const int row = first_row + task * kRowStep;
+      if (row >= args.rows) break;
+      const float largest = __uint_as_float(rows[row].most);
+      const float to_code = largest > 0 ? kLargest / largest : 0.0f;
+      std::uint32_t high[4];
+      std::uint32_t low[4];
+      int high_sum = 0;
+      int low_sum = 0;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int code = __float2int_rn(values[task][i] * to_code);
+        const int upper = (code + 128) >> 8;
+        const int lower = code - upper * 256;
+        high_sum += upper;
+        low_sum += lower;
+        high[i] = __byte_perm(upper, 0, 0);
+        low[i] = __byte_perm(lower, 0, 0);
+      }
+      // Word `pair` of tile `tile` holds inputs 2·pair, 2·pair + 1, 2·pair + 8 and 2·pair + 9 of
+      // it.
+      const int quad = in_slice / 64;
+      const int tile = in_slice / 16 % 4;
+      const int pair = in_slice % 8 / 2;
+      const int upper_half = in_slice / 8 % 2;
+      const int column = row % kRowsPerFragment * 2;
+      auto* to = reinterpret_cast<uint2*>(
+          operand + (row / kRowsPerFragment * kSliceQuads + quad) * kFragmentWords + pair * 32 +
+          column * 4 + tile);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        to[i * 64 + upper_half] = make_uint2(high[2 * i], high[2 * i + 1]);
+        to[i * 64 + 8 + upper_half] = make_uint2(low[2 * i], low[2 * i + 1]);
+      }
+      high_sum = __reduce_add_sync(~0u, high_sum);
+      low_sum = __reduce_add_sync(~0u, low_sum);
+      if (lane == 0) {
+        atomicAdd(&rows[row].high, high_sum);
+        atomicAdd(&rows[row].low, low_sum);
+      }
+    }
+  }
+  __syncthreads();
 }
 
 // The sums of a round's outputs, [units, tiles, fragments, 4, 32] as the tensor cores leave them,
 // to floats of this slice. Clears them.
 template <typename Plan, int kFragments>
-__device__ inline void write_round(int* sums, const Arguments& args, const Cursor<Plan>& at) {
+__device__ inline void write_round(int* sums, const RowSlice* rows, const Arguments& args,
+                                   const Cursor<Plan>& at) {
   const int columns = at.units * Plan::kUnitOutputs;
-  const RowScale* scales = args.scales + at.slice * args.rows;
   for (int column = threadIdx.x; column < columns; column += kWarps * 32) {
     // Register 0 and 1 of a lane: its group's output, columns 2·(lane mod 4) and one more: a row's
     // two planes. Registers 2 and 3: the output 8 further.
@@ -428,13 +378,13 @@ __device__ inline void write_round(int* sums, const Arguments& args, const Curso
       for (int r = 0; r < kRowsPerFragment; ++r) {
         const int row = f * kRowsPerFragment + r;
         if (row >= args.rows) break;
-        const int4 s4 = __ldcg(reinterpret_cast<const int4*>(scales + row));
-        const RowScale s = reinterpret_cast<const RowScale&>(s4);
+        const RowSlice s = rows[row];
+        const float scale = __uint_as_float(s.most) * (kHadamardScale / kLargest);
         const float product = fmaf(static_cast<float>(high[r] - kMeanBytes * s.high), 256.0f,
                                    static_cast<float>(low[r] - kMeanBytes * s.low));
         const float x_sum = fmaf(static_cast<float>(s.high), 256.0f, static_cast<float>(s.low));
         __stcg(to + static_cast<std::size_t>(row) * args.padded_outputs,
-               s.scale * fmaf(product, kStep, x_sum * kOffset));
+               scale * fmaf(product, kStep, x_sum * kOffset));
       }
     }
   }
@@ -498,24 +448,24 @@ __device__ inline void finish_rows(const int* completed, const Arguments& args) 
 }
 
 // The products of one item.
-template <int kDoubleBits, int kFragments, int kTiles>
-__device__ inline void multiply_item(int (&acc)[kTiles][kFragments][4],
-                                     Stream<kDoubleBits> (&bits)[kTiles], const uint4* operand,
-                                     int column) {
+template <int kDoubleBits, int kFragments, int kPairs>
+__device__ inline void multiply_item(int (&acc)[kPairs * 2][kFragments][4],
+                                     TilePair<kDoubleBits> (&bits)[kPairs], const uint4* operand,
+                                     int lane) {
 #pragma unroll
-  for (int j = 0; j < kTiles; ++j) bits[j].align(column);
+  for (int j = 0; j < kPairs; ++j) bits[j].find_start(lane);
 #pragma unroll
-  for (int pair = 0; pair < 4; ++pair) {
+  for (int eight = 0; eight < 4; ++eight) {
     uint4 x[kFragments];
 #pragma unroll
     for (int f = 0; f < kFragments; ++f) {
-      x[f] = operand[f * (kSliceQuads * kFragmentWords) + pair * 32];
+      x[f] = operand[f * (kSliceQuads * kFragmentWords) + eight * 32 + lane];
     }
 #pragma unroll
-    for (int j = 0; j < kTiles; ++j) {
+    for (int j = 0; j < kPairs * 2; ++j) {
       std::uint32_t w[8];
 #pragma unroll
-      for (int i = 0; i < 8; ++i) w[i] = bits[j].product(pair * 8 + i);
+      for (int i = 0; i < 8; ++i) w[i] = bits[j / 2].product(j % 2, eight * 8 + i);
 #pragma unroll
       for (int f = 0; f < kFragments; ++f) {
         multiply(acc[j][f], w[0], w[4], w[1], w[5], x[f].x, x[f].y);
@@ -531,7 +481,7 @@ template <int kDoubleBits, int kFragments>
 __global__ void __launch_bounds__(kWarps * 32, 1) exl3_mul1_product(const Arguments args) {
   using P = Plan<kDoubleBits, kFragments>;
   extern __shared__ __align__(128) std::uint8_t memory[];
-  __shared__ PrepareMemory prepare_memory;
+  __shared__ RowSlice rows[kFragments * kRowsPerFragment];
   uint4* operand = reinterpret_cast<uint4*>(memory);
   int* sums = reinterpret_cast<int*>(memory + P::kOperandBytes);
   const int lane = threadIdx.x % 32;
@@ -551,41 +501,38 @@ __global__ void __launch_bounds__(kWarps * 32, 1) exl3_mul1_product(const Argume
 
   // The weights do not depend on the kernel before.
   Fetcher<kDoubleBits, P> fetcher(args, at, lane);
-  Stream<kDoubleBits> even[P::kTiles];
-  Stream<kDoubleBits> odd[P::kTiles];
+  TilePair<kDoubleBits> even[P::kPairs];
+  TilePair<kDoubleBits> odd[P::kPairs];
   fetcher.fetch(even);
-  for (int i = threadIdx.x; i < P::kSumsBytes / 16; i += kWarps * 32) {
+  for (int i = threadIdx.x; i < P::kRoundUnits * P::kUnitSums / 4; i += kWarps * 32) {
     reinterpret_cast<int4*>(sums)[i] = make_int4(0, 0, 0, 0);
   }
   let_the_next_kernel_start();
   wait_for_the_kernel_before();
-  for (int task = blockIdx.x; task < args.slices * args.rows; task += gridDim.x) {
-    prepare(prepare_memory, args, task / args.rows, task % args.rows);
-  }
 
   int loaded = -1;
-  int acc[P::kTiles][kFragments][4] = {};
+  int acc[P::kPairs * 2][kFragments][4] = {};
   while (at.left > 0) {
     if (at.slice != loaded) {
-      wait_for_slice(args, at.slice);
-      load_operand<kFragments>(operand, args, at.slice);
+      if (threadIdx.x < kFragments * kRowsPerFragment) rows[threadIdx.x] = {};
+      __syncthreads();
+      prepare<kFragments>(operand, rows, args, at.slice);
       loaded = at.slice;
     }
-    __syncthreads();
     int unit = at.item_unit();
     int quad = at.item - unit * at.quads;
     int items = at.end - at.item;
-    const auto step = [&](Stream<kDoubleBits>(&now)[P::kTiles],
-                          Stream<kDoubleBits>(&next)[P::kTiles]) {
+    const auto step = [&](TilePair<kDoubleBits>(&now)[P::kPairs],
+                          TilePair<kDoubleBits>(&next)[P::kPairs]) {
       fetcher.fetch(next);
-      multiply_item<kDoubleBits, kFragments>(acc, now, operand + quad * kFragmentWords + lane,
-                                             lane / 4);
+      multiply_item<kDoubleBits, kFragments, P::kPairs>(acc, now, operand + quad * kFragmentWords,
+                                                        lane);
       ++quad;
       --items;
       if (quad != at.quads && items != 0) return;
-      int* to = sums + unit * (P::kTiles * kFragments * 128) + lane;
+      int* to = sums + unit * P::kUnitSums + lane;
 #pragma unroll
-      for (int i = 0; i < P::kTiles * kFragments * 4; ++i) {
+      for (int i = 0; i < P::kUnitSums / 32; ++i) {
         int& sum = acc[i / (kFragments * 4)][i / 4 % kFragments][i % 4];
         atomicAdd(to + i * 32, sum);
         sum = 0;
@@ -598,29 +545,52 @@ __global__ void __launch_bounds__(kWarps * 32, 1) exl3_mul1_product(const Argume
       step(even, odd);
       if (items == 0) {
 #pragma unroll
-        for (int j = 0; j < P::kTiles; ++j) even[j] = odd[j];
+        for (int j = 0; j < P::kPairs; ++j) even[j] = odd[j];
         break;
       }
       step(odd, even);
     }
     __syncthreads();
-    write_round<P, kFragments>(sums, args, at);
+    write_round<P, kFragments>(sums, rows, args, at);
     at.next_round();
+    __syncthreads();
   }
 
   int* completed = reinterpret_cast<int*>(memory);
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    completed[0] = 0;
-    if (atomicAdd(args.finished, 1u) + 1 == gridDim.x) {  // nobody waits any more
-      *args.finished = 0;
-      for (int slice = 0; slice < args.slices; ++slice) args.ready[slice] = 0;
-    }
-  }
+  if (threadIdx.x == 0) completed[0] = 0;
   __syncthreads();
   arrive<P>(completed, args, first, last);
   __syncthreads();
   finish_rows(completed, args);
+}
+
+// A thread for each word that a lane reads of a pair of tiles in a quad.
+__global__ void exl3_mul1_arrange_kernel(const std::uint32_t* trellis, std::uint32_t* weights,
+                                         int double_bits, int input_tiles, int output_tiles) {
+  const long long index = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const int pair_words = double_bits * 32;
+  if (index >= static_cast<long long>(input_tiles / 4) * (output_tiles / 2) * pair_words) return;
+  const int lane = index / double_bits % 32;
+  const int word = index % double_bits;
+  const long long item = index / pair_words;  // of two side by side, quad by quad
+  const int quads = input_tiles / 4;
+  const int quad = item / 2 % quads;
+  const int pair = static_cast<int>(item / 2 / quads) * 2 + item % 2;
+  std::uint32_t out = 0;
+  for (int half = 2 * word; half < 2 * word + 2; ++half) {
+    const int tile = pair * 2 + half / double_bits;
+    const int at = lane / 4 * double_bits + half % double_bits;  // in the tile
+    const std::uint32_t from =
+        trellis[(static_cast<long long>(quad * 4 + lane % 4) * output_tiles + tile) *
+                    (4 * double_bits) +
+                at / 2];
+    out = out << 16 | (at % 2 == 0 ? from >> 16 : from & 0xffff);
+  }
+  // As TilePair::read reads it.
+  const int fours = double_bits / 4 * 4;
+  const int width = word < fours ? 4 : word - fours < double_bits % 4 / 2 * 2 ? 2 : 1;
+  const int chunk = word / width * width;
+  weights[item * pair_words + chunk * 32 + lane * width + word - chunk] = out;
 }
 
 using Kernel = void (*)(Arguments);
@@ -653,26 +623,32 @@ int fragments_of(std::uint32_t rows) {
   return static_cast<int>((rows + kRowsPerFragment - 1) / kRowsPerFragment);
 }
 
-// The parts of the workspace, each a multiple of 256 bytes.
-struct Workspace {
-  std::size_t ready, finished, scales, operands, partial, end;
-};
-Workspace workspace_of(const Exl3Layer& layer, std::uint32_t rows) {
-  const auto round_up = [](std::size_t bytes) { return (bytes + 255) / 256 * 256; };
-  const std::size_t slices = slices_of(layer);
-  Workspace at{};
-  at.ready = round_up(layer.padded_outputs / kGroup * sizeof(std::uint32_t));
-  at.finished = at.ready + round_up(slices * sizeof(std::uint32_t));
-  at.scales = at.finished + 256;
-  at.operands = at.scales + round_up(slices * rows * sizeof(RowScale));
-  at.partial = at.operands + slices * fragments_of(rows) * (kSliceQuads * kFragmentWords * 4);
-  at.end = at.partial + round_up(slices * rows * layer.padded_outputs * sizeof(float));
-  return at;
+// The parts of the workspace: the counts, then the partial sums.
+std::size_t counts_bytes(const Exl3Layer& layer) {
+  return (layer.padded_outputs / kGroup * sizeof(std::uint32_t) + 255) / 256 * 256;
+}
+
+Status check_layer(const Exl3Layer& layer) {
+  // The groups that a block completes are listed where its operand was.
+  constexpr std::uint32_t kMostFeatures = 8000 * kGroup;
+  const auto unfit = [](std::uint32_t size, std::uint32_t padded) {
+    return padded == 0 || padded % kGroup != 0 || padded > kMostFeatures || size > padded;
+  };
+  if (layer.double_bits >= std::size(kRates) || kRates[layer.double_bits] == nullptr) {
+    return work_error("exl3_mul1: found {} bits a weight, expected 1 to 8",
+                      layer.double_bits / 2.0);
+  }
+  if (unfit(layer.inputs, layer.padded_inputs) || unfit(layer.outputs, layer.padded_outputs)) {
+    return work_error(
+        "exl3_mul1: found {} inputs and {} outputs, expected multiples of 128 up to {}",
+        layer.padded_inputs, layer.padded_outputs, kMostFeatures);
+  }
+  return {};
 }
 
 Status check(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return {};
-  return Error{ErrorKind::kWork, std::string(what) + ": " + cudaGetErrorString(error)};
+  return work_error("{}: {}", what, cudaGetErrorString(error));
 }
 
 struct Device {
@@ -712,51 +688,46 @@ Status launch(Kernel kernel, dim3 blocks, int threads, int shared_bytes, const D
 
 }  // namespace
 
+Status exl3_mul1_arrange(const Exl3Layer& layer, const std::uint32_t* trellis,
+                         std::uint32_t* weights, cudaStream_t stream) {
+  if (auto status = check_layer(layer); !status) return status;
+  constexpr int kThreads = 256;
+  const std::size_t words = static_cast<std::size_t>(layer.padded_inputs / 64) *
+                            (layer.padded_outputs / 32) * (layer.double_bits * 32);
+  exl3_mul1_arrange_kernel<<<(words + kThreads - 1) / kThreads, kThreads, 0, stream>>>(
+      trellis, weights, static_cast<int>(layer.double_bits),
+      static_cast<int>(layer.padded_inputs / 16), static_cast<int>(layer.padded_outputs / 16));
+  return check(cudaGetLastError(), "exl3_mul1_arrange");
+}
+
 std::size_t exl3_mul1_workspace(const Exl3Layer& layer, std::uint32_t rows) {
-  return workspace_of(layer, rows).end;
+  return counts_bytes(layer) +
+         static_cast<std::size_t>(slices_of(layer)) * rows * layer.padded_outputs * sizeof(float);
 }
 
 Status exl3_mul1(const Exl3Layer& layer, const float* x, std::uint32_t rows, float* y,
                  void* workspace, cudaStream_t stream) {
-  const Variant* rate = layer.double_bits < std::size(kRates) ? kRates[layer.double_bits] : nullptr;
-  if (rows == 0 || rows > kExl3Rows || rate == nullptr) {
-    return Error{ErrorKind::kWork, "exl3_mul1: found " + std::to_string(rows) + " rows at " +
-                                       std::to_string(layer.double_bits) +
-                                       " half bits, expected 1 to 16 rows at 1 to 8 bits"};
-  }
-  // The groups that a block completes are listed where its operand was.
-  constexpr std::uint32_t kMostOutputs = 8000 * kGroup;
-  if (layer.padded_inputs == 0 || layer.padded_inputs % kGroup != 0 || layer.padded_outputs == 0 ||
-      layer.padded_outputs % kGroup != 0 || layer.padded_outputs > kMostOutputs ||
-      layer.inputs > layer.padded_inputs || layer.outputs > layer.padded_outputs) {
-    return Error{ErrorKind::kWork, "exl3_mul1: found " + std::to_string(layer.padded_inputs) +
-                                       " inputs and " + std::to_string(layer.padded_outputs) +
-                                       " outputs, expected multiples of 128, at most " +
-                                       std::to_string(kMostOutputs) + " outputs"};
+  if (auto status = check_layer(layer); !status) return status;
+  if (rows == 0 || rows > kExl3Rows) {
+    return work_error("exl3_mul1: found {} rows, expected 1 to {}", rows, kExl3Rows);
   }
   Device device;
   if (auto status = query(device); !status) return status;
-  const Variant& variant = rate[fragments_of(rows) - 1];
+  const Variant& variant = kRates[layer.double_bits][fragments_of(rows) - 1];
   if (variant.shared_bytes > device.shared_bytes) {
-    return Error{ErrorKind::kWork, "exl3_mul1: needs " + std::to_string(variant.shared_bytes) +
-                                       " bytes of shared memory, this GPU's blocks have " +
-                                       std::to_string(device.shared_bytes)};
+    return work_error("exl3_mul1: needs {} bytes of shared memory, this GPU's blocks have {}",
+                      variant.shared_bytes, device.shared_bytes);
   }
-  const Workspace at = workspace_of(layer, rows);
-  auto* base = static_cast<std::uint8_t*>(workspace);
   Arguments args{};
-  args.trellis = layer.trellis;
+  args.weights = layer.weights;
   args.suh = reinterpret_cast<const __half*>(layer.suh);
   args.svh = reinterpret_cast<const __half*>(layer.svh);
   args.bias = layer.bias;
   args.x = x;
   args.y = y;
-  args.arrived = reinterpret_cast<std::uint32_t*>(base);
-  args.ready = reinterpret_cast<std::uint32_t*>(base + at.ready);
-  args.finished = reinterpret_cast<std::uint32_t*>(base + at.finished);
-  args.scales = reinterpret_cast<RowScale*>(base + at.scales);
-  args.operands = reinterpret_cast<std::uint32_t*>(base + at.operands);
-  args.partial = reinterpret_cast<float*>(base + at.partial);
+  args.arrived = static_cast<std::uint32_t*>(workspace);
+  args.partial =
+      reinterpret_cast<float*>(static_cast<std::uint8_t*>(workspace) + counts_bytes(layer));
   args.rows = static_cast<int>(rows);
   args.inputs = static_cast<int>(layer.inputs);
   args.outputs = static_cast<int>(layer.outputs);

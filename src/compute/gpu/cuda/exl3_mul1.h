@@ -11,20 +11,26 @@
 
 namespace espalier::gpu::cuda {
 
-// A layer in device memory, as in the file; features padded to multiples of 128.
+// A layer in device memory; features padded to multiples of 128.
 struct Exl3Layer {
-  const std::uint8_t* trellis;  // [padded_inputs / 16, padded_outputs / 16] tiles, 16-byte aligned
-  const std::uint16_t* suh;     // F16 [padded_inputs]
-  const std::uint16_t* svh;     // F16 [padded_outputs]
-  const float* bias;            // [outputs] or null
-  std::uint32_t double_bits;    // twice the bits a weight
+  const std::uint32_t* weights;  // as exl3_mul1_arrange leaves them
+  const std::uint16_t* suh;      // F16 [padded_inputs]
+  const std::uint16_t* svh;      // F16 [padded_outputs]
+  const float* bias;             // [outputs] or null
+  std::uint32_t double_bits;     // twice the bits a weight
   std::uint32_t inputs, outputs;
   std::uint32_t padded_inputs, padded_outputs;
 };
 
 inline constexpr std::uint32_t kExl3Rows = 16;  // the most rows of a call
 
-// Device memory that calls one after the other share, zero before the first.
+// Puts the bits of a trellis, [padded_inputs / 16, padded_outputs / 16] tiles as in the file, into
+// the order in which the product reads them. As many bytes; the two must not overlap. Errors: bits
+// or features that the product does not take; what CUDA says.
+[[nodiscard]] Status exl3_mul1_arrange(const Exl3Layer& layer, const std::uint32_t* trellis,
+                                       std::uint32_t* weights, cudaStream_t stream);
+
+// Bytes of device memory that calls one after the other share, zero before the first.
 [[nodiscard]] std::size_t exl3_mul1_workspace(const Exl3Layer& layer, std::uint32_t rows);
 
 // y [rows, outputs] = H(H(x ∘ suh) W) ∘ svh + bias, of x [rows, inputs]. A row's bits do not depend
