@@ -7,8 +7,8 @@
 // Activations: rotated, scaled to 16 bits by one factor for each row and slice of 1,024 inputs, and
 // fed as two planes of s8, columns 2r and 2r + 1 of a fragment of 8. So a fragment serves 4 rows,
 // and all sums over a slice are exact integers, whose order does not matter: neither the division
-// of the work nor the number of rows changes a bit. Floats begin with a slice's sums, which are
-// added slice by slice by the block that completes 128 outputs.
+// of the work, nor the instruction, nor the number of rows changes a bit. Floats begin with a
+// slice's sums, which are added slice by slice by the block that completes 128 outputs.
 //
 // Weights: in a tile, the 32 weights of columns g and g + 8 are 32·K consecutive bits. A lane takes
 // them of one of four tiles along the inputs (a quad), which makes every bit offset a constant, and
@@ -44,13 +44,14 @@ constexpr int kSlice = 1024;              // inputs
 constexpr int kSliceQuads = kSlice / 64;  // a quad: four tiles along the inputs
 constexpr int kRowsPerFragment = 4;
 constexpr int kFragmentWords = 128;  // of four activations each, of a quad
-constexpr int kWarps = 16;
-constexpr int kGroup = 128;  // outputs that are rotated together
+constexpr int kWarps = 16;           // of a block
+constexpr int kGroup = 128;          // outputs that are rotated together
 
-// What a block knows of a row's activations of the slice that it works on.
+// A row's activations of a slice.
 struct RowSlice {
   std::uint32_t most;  // the bits of the largest magnitude
   int high, low;       // the sums of the planes
+  int unused;
 };
 
 struct Arguments {
@@ -60,9 +61,13 @@ struct Arguments {
   const float* bias;
   const float* x;
   float* y;
-  std::uint32_t* arrived;  // [groups]: units added up; zero between calls
-  float* partial;          // [slices, rows, padded_outputs]
-  int rows, inputs, outputs, padded_inputs, padded_outputs, slices;
+  // All zero between calls: units of work added up, [groups]; sums, in runs of 32 of one register
+  // of a warp's lanes, [slices, pairs of tiles, tile, fragments, 4, 32].
+  std::uint32_t* arrived;
+  int* sums;
+  RowSlice* row_slices;  // [slices, rows]
+  std::int16_t* codes;   // of more than 8 rows, [slices, rows, kSlice]
+  int rows, inputs, outputs, padded_inputs, padded_outputs, slices, fragments;
 };
 
 // What a kernel of a chain does before it reads what the one before it wrote, and once those after
@@ -103,14 +108,94 @@ __device__ inline void hadamard(float (&values)[kEach], int lane) {
   }
 }
 
-__device__ inline void multiply(int (&sums)[4], std::uint32_t a0, std::uint32_t a1,
-                                std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
-                                std::uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+// Four activations of a row, from input k on, times suh.
+__device__ inline void load_run(float (&values)[4], const Arguments& args, int row, int k) {
+  const uint2 packed = *reinterpret_cast<const uint2*>(args.suh + k);
+  const float2 a = __half22float2(reinterpret_cast<const __half2&>(packed.x));
+  const float2 b = __half22float2(reinterpret_cast<const __half2&>(packed.y));
+  const float scale[4] = {a.x, a.y, b.x, b.y};
+  const float* x = args.x + static_cast<std::size_t>(row) * args.inputs;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) values[i] = k + i < args.inputs ? x[k + i] * scale[i] : 0.0f;
 }
+
+// The bits of a warp's largest magnitude. What is not finite makes the slice's factor a NaN, and
+// with that the row.
+__device__ inline std::uint32_t largest_bits(const float (&values)[4]) {
+  float largest = 0;
+  bool finite = true;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    largest = fmaxf(largest, fabsf(values[i]));
+    finite = finite && fabsf(values[i]) <= 3.4e38f;
+  }
+  return __reduce_max_sync(~0u, finite ? __float_as_uint(largest) : 0x7fc00000u);
+}
+
+// The two planes of a 16-bit activation: code = 256 · high + low.
+struct Planes {
+  int high, low;
+};
+__device__ inline Planes planes_of(int code) {
+  const int high = (code + 128) >> 8;
+  return {high, code - high * 256};
+}
+
+// Scales to 16 bits, and adds up the warp's planes in a row's slice.
+__device__ inline void quantize(int (&codes)[4], const float (&values)[4], RowSlice* row,
+                                int lane) {
+  const float largest = __uint_as_float(row->most);
+  const float to_code = largest > 0 ? kLargest / largest : 0.0f;
+  Planes sum = {0, 0};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    codes[i] = __float2int_rn(values[i] * to_code);
+    const Planes planes = planes_of(codes[i]);
+    sum.high += planes.high;
+    sum.low += planes.low;
+  }
+  sum.high = __reduce_add_sync(~0u, sum.high);
+  sum.low = __reduce_add_sync(~0u, sum.low);
+  if (lane == 0) {
+    atomicAdd(&row->high, sum.high);
+    atomicAdd(&row->low, sum.low);
+  }
+}
+
+// For more than 8 rows: rotates and scales all of them once. A block for each slice along x and row
+// along y, a warp for each run of 128.
+constexpr int kPrepareThreads = kSlice / 4;
+__global__ void __launch_bounds__(kPrepareThreads) exl3_mul1_prepare(const Arguments args) {
+  __shared__ RowSlice shared;
+  const int lane = threadIdx.x % 32;
+  const int slice = blockIdx.x;
+  const int row = blockIdx.y;
+  const int k = slice * kSlice + threadIdx.x * 4;
+  const bool inside = k < args.padded_inputs;  // the same for all of a warp
+  if (threadIdx.x == 0) shared = {};
+  let_the_next_kernel_start();
+  wait_for_the_kernel_before();
+  __syncthreads();
+  float values[4] = {};
+  if (inside) {
+    load_run(values, args, row, k);
+    hadamard(values, lane);
+    const std::uint32_t bits = largest_bits(values);
+    if (lane == 0) atomicMax(&shared.most, bits);
+  }
+  __syncthreads();
+  if (inside) {
+    int codes[4];
+    quantize(codes, values, &shared, lane);
+    short4 out = make_short4(codes[0], codes[1], codes[2], codes[3]);
+    *reinterpret_cast<short4*>(args.codes +
+                               (static_cast<std::size_t>(slice) * args.rows + row) * kSlice +
+                               threadIdx.x * 4) = out;
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) args.row_slices[slice * args.rows + row] = shared;
+}
+
 // A lane's bits of two tiles that lie side by side along the outputs: the bits of 32 weights of the
 // one, then of the other.
 template <int kDoubleBits>
@@ -173,85 +258,248 @@ struct TilePair {
   }
 };
 
-// The layout of a block's shared memory and the division of the work.
-template <int kDoubleBits, int kFragments>
-struct Plan {
-  static constexpr int kPairWords = kDoubleBits * 32;  // of a pair of tiles in a quad
-  // Pairs of tiles of a unit of work, which goes over a whole slice.
-  static constexpr int kPairs =
-      kFragments > 2 || kDoubleBits* kFragments > 16 || kDoubleBits > 12 ? 1 : 2;
-  static constexpr int kUnitOutputs = kPairs * 32;
-  static constexpr int kUnitsPerGroup = kGroup / kUnitOutputs;
-  static constexpr int kUnitSums = kPairs * 2 * kFragments * 128;
-  static constexpr int kOperandBytes = kFragments * kSliceQuads * kFragmentWords * 16;
-  // Most units are long done when a round of them ends; at most 96 KB of sums.
-  static constexpr int kRoundUnits = std::min(32, 96 * 1024 / (kUnitSums * 4));
-  static constexpr int kSharedBytes = kOperandBytes + kRoundUnits * kUnitSums * 4;
+// How the work is divided. An item is a unit of outputs in one quad of inputs; items are counted
+// chunk by chunk of inputs, whose operand is in shared memory together, then unit by unit, then
+// quad by quad. A block has a contiguous run of them, of which each team has a contiguous share per
+// chunk.
+template <int kUnitPairs_, int kTeamWarps_, int kChunkQuads_>
+struct Division {
+  static constexpr int kUnitPairs = kUnitPairs_;  // pairs of tiles of a unit
+  static constexpr int kTeamWarps = kTeamWarps_;  // warps that share an item
+  static constexpr int kChunkQuads = kChunkQuads_;
+  static constexpr int kTeams = kWarps / kTeamWarps;
+  static constexpr int kWarpPairs = kUnitPairs / kTeamWarps;
 };
 
-// A warp's place in the block's run of units, which is cut into rounds of units of one slice. The
-// items of a round, each a unit in one quad, are dealt to the warps in contiguous shares.
-template <typename Plan>
+// A team's place in its share.
+template <typename Division>
 struct Cursor {
-  int slice, unit, left;        // of the block; `unit` within the slice
-  int units, quads, item, end;  // of the round; of the warp
-  int slice_units, total_quads, warp;
+  int units, total_quads, team;
+  int next, last;                       // of the block's items, those after this chunk
+  int chunk, quads, unit, quad, items;  // of the share; `items` are left of it
 
-  __device__ void start_round() {
-    units = min(Plan::kRoundUnits, min(left, slice_units - unit));
-    quads = min(kSliceQuads, total_quads - slice * kSliceQuads);
-    const int items = units * quads;
-    item = items * warp / kWarps;
-    end = items * (warp + 1) / kWarps;
+  // From item `first` on, within chunk `index`.
+  __device__ void start(const Arguments& args, int first, int last_item) {
+    units = args.padded_outputs / (32 * Division::kUnitPairs);
+    total_quads = args.padded_inputs / 64;
+    team = threadIdx.x / (32 * Division::kTeamWarps);
+    next = first;
+    last = last_item;
+    chunk = first / (units * Division::kChunkQuads) - 1;
+    next_chunk();
   }
-  __device__ void next_round() {
-    left -= units;
-    unit += units;
-    if (unit == slice_units) {
-      unit = 0;
-      ++slice;
+  __device__ bool done() const { return chunk < 0; }
+  __device__ void next_chunk() {
+    if (next >= last) {
+      chunk = -1;
+      return;
     }
-    if (left > 0) start_round();
-  }
-  __device__ int item_unit() const {
-    return quads == kSliceQuads ? item / kSliceQuads : item / quads;
+    ++chunk;
+    const int before = chunk * units * Division::kChunkQuads;
+    quads = min(Division::kChunkQuads, total_quads - chunk * Division::kChunkQuads);
+    const int begin = next - before;
+    const int end = min(last - before, units * quads);
+    next = before + end;
+    const int from = begin + (end - begin) * team / Division::kTeams;
+    items = begin + (end - begin) * (team + 1) / Division::kTeams - from;
+    unit = quads == Division::kChunkQuads ? from / Division::kChunkQuads : from / quads;
+    quad = from - unit * quads;
   }
 };
 
 // Reads a lane's bits of one item after the other, ahead of the products.
-template <int kDoubleBits, typename Plan>
+template <int kDoubleBits, typename Division>
 struct Fetcher {
+  static constexpr int kPairWords = kDoubleBits * 32;  // of a pair of tiles in a quad
   const std::uint32_t* weights;
-  int lane;
-  Cursor<Plan> at;
+  Cursor<Division> at;
   const std::uint32_t* from = nullptr;
-  int run = 0;  // items to read before the unit ends, or the round
+  int run = 0;  // items to read before the unit ends, or the share
 
-  __device__ Fetcher(const Arguments& args, const Cursor<Plan>& start, int lane_index)
-      : weights(args.weights), lane(lane_index), at(start) {
+  __device__ void start(const Arguments& args, const Cursor<Division>& first) {
+    weights = args.weights;
+    at = first;
     seek();
   }
   __device__ void seek() {
-    while (at.left > 0 && at.item == at.end) at.next_round();
-    if (at.left <= 0) return;
-    const int unit = at.item_unit();
-    const int quad = at.item - unit * at.quads;
-    run = min(at.quads - quad, at.end - at.item);
-    at.item += run;
+    while (!at.done() && at.items == 0) at.next_chunk();
+    if (at.done()) return;
+    run = min(at.quads - at.quad, at.items);
     // Pairs of tiles lie in twos, quad by quad.
-    const int pair = (at.unit + unit) * Plan::kPairs;
-    const std::size_t two =
-        static_cast<std::size_t>(pair / 2) * at.total_quads + at.slice * kSliceQuads + quad;
-    from = weights + (two * 2 + pair % 2) * Plan::kPairWords;
+    const int pair = at.unit * Division::kUnitPairs +
+                     threadIdx.x / 32 % Division::kTeamWarps * Division::kWarpPairs;
+    const std::size_t two = static_cast<std::size_t>(pair / 2) * at.total_quads +
+                            at.chunk * Division::kChunkQuads + at.quad;
+    from = weights + (two * 2 + pair % 2) * kPairWords;
+    at.items -= run;
+    at.quad = 0;
+    ++at.unit;
   }
-  __device__ void fetch(TilePair<kDoubleBits> (&to)[Plan::kPairs]) {
-    if (at.left <= 0) return;
+  __device__ void fetch(TilePair<kDoubleBits> (&to)[Division::kWarpPairs]) {
+    if (at.done()) return;
+    const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int j = 0; j < Plan::kPairs; ++j) to[j].read(from + j * Plan::kPairWords, lane);
-    from += 2 * Plan::kPairWords;
+    for (int j = 0; j < Division::kWarpPairs; ++j) to[j].read(from + j * kPairWords, lane);
+    from += 2 * kPairWords;
     if (--run == 0) seek();
   }
 };
+
+// Adds a warp's sums of a unit to those of the slice, and clears them.
+template <int kFragments, typename Division>
+__device__ inline void add_sums(int (&acc)[Division::kWarpPairs * 2][kFragments][4],
+                                const Arguments& args, const Cursor<Division>& at) {
+  const int pair = at.unit * Division::kUnitPairs +
+                   threadIdx.x / 32 % Division::kTeamWarps * Division::kWarpPairs;
+  const int slice = at.chunk * Division::kChunkQuads / kSliceQuads;
+  int* to = args.sums +
+            (static_cast<std::size_t>(slice) * (args.padded_outputs / 16) + pair * 2) *
+                (kFragments * 128) +
+            threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < Division::kWarpPairs * 2 * kFragments * 4; ++i) {
+    int& sum = acc[i / (kFragments * 4)][i / 4 % kFragments][i % 4];
+    atomicAdd(to + i * 32, sum);
+    sum = 0;
+  }
+}
+
+// All items of a team's share of a chunk. `multiply(tiles, quad)` adds up an item's products.
+template <int kDoubleBits, int kFragments, typename Division, typename Multiply>
+__device__ inline void run_share(Cursor<Division>& at, Fetcher<kDoubleBits, Division>& fetcher,
+                                 TilePair<kDoubleBits> (&even)[Division::kWarpPairs],
+                                 int (&acc)[Division::kWarpPairs * 2][kFragments][4],
+                                 const Arguments& args, const Multiply& multiply) {
+  using Tiles = TilePair<kDoubleBits>[Division::kWarpPairs];
+  Tiles odd;
+  const auto step = [&](Tiles& now, Tiles& next) {
+    fetcher.fetch(next);
+    multiply(now, at.quad);
+    ++at.quad;
+    --at.items;
+    if (at.quad != at.quads && at.items != 0) return;
+    add_sums<kFragments>(acc, args, at);
+    at.quad = 0;
+    ++at.unit;
+  };
+#pragma unroll 1
+  while (at.items > 0) {
+    step(even, odd);
+    if (at.items == 0) {
+#pragma unroll
+      for (int j = 0; j < Division::kWarpPairs; ++j) even[j] = odd[j];
+      break;
+    }
+    step(odd, even);
+  }
+}
+
+// Counts the block's items in the groups of 128 outputs that they belong to. `completed` becomes
+// the number of groups of which this block is the last, and they themselves.
+template <typename Division>
+__device__ inline void arrive(int* completed, const Arguments& args, int first, int last) {
+  constexpr int kGroupUnits = kGroup / (32 * Division::kUnitPairs);
+  const int units = args.padded_outputs / (32 * Division::kUnitPairs);
+  const int total_quads = args.padded_inputs / 64;
+  const int chunk_items = units * Division::kChunkQuads;
+  for (int group = threadIdx.x; group < args.padded_outputs / kGroup; group += kWarps * 32) {
+    int items = 0;
+    for (int chunk = first / chunk_items; chunk * chunk_items < last; ++chunk) {
+      const int quads = min(Division::kChunkQuads, total_quads - chunk * Division::kChunkQuads);
+      const int begin = chunk * chunk_items + group * (kGroupUnits * quads);
+      items += max(0, min(last, begin + kGroupUnits * quads) - max(first, begin));
+    }
+    if (items == 0) continue;
+    __threadfence();  // the sums before the count
+    const std::uint32_t before = atomicAdd(args.arrived + group, static_cast<std::uint32_t>(items));
+    if (before + items != static_cast<std::uint32_t>(total_quads * kGroupUnits)) continue;
+    args.arrived[group] = 0;
+    completed[1 + atomicAdd(completed, 1)] = group;
+    __threadfence();  // the count before the others' sums
+  }
+}
+
+// Scales and adds up the slices' sums of a group's rows, rotates, scales. A warp for four rows' 32
+// outputs at a time would leave the rotation to others, so a warp takes a fragment's row: a lane
+// holds outputs lane, lane + 32, lane + 64 and lane + 96 … in the order of the tiles.
+__device__ inline void finish_rows(const int* completed, const Arguments& args) {
+  const int lane = threadIdx.x % 32;
+  const int tasks = completed[0] * args.rows;
+  for (int task = threadIdx.x / 32; task < tasks; task += kWarps) {
+    const int row = task % args.rows;
+    const int group = completed[1 + task / args.rows];
+    const int fragment = row / kRowsPerFragment;
+    const int r = row % kRowsPerFragment;
+    // Outputs 4·lane … 4·lane + 3: a tile's half of 8 outputs is a register pair, where lane 4g + r
+    // holds row r of output g.
+    const int output = group * kGroup + lane * 4;
+    const std::size_t tile_sums = static_cast<std::size_t>(args.fragments) * 128;
+    int* from = args.sums + (output / 16) * tile_sums + fragment * 128 + output % 16 / 8 * 64 +
+                output % 8 * 4 + r;
+    float values[4] = {};
+#pragma unroll 2
+    for (int slice = 0; slice < args.slices; ++slice) {
+      int* sums = from + slice * (args.padded_outputs / 16) * tile_sums;
+      const int4 info =
+          __ldcg(reinterpret_cast<const int4*>(args.row_slices + slice * args.rows + row));
+      const float scale = __int_as_float(info.x) * (kHadamardScale / kLargest);
+      const float x_sum = fmaf(static_cast<float>(info.y), 256.0f, static_cast<float>(info.z));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int high = __ldcg(sums + i * 4) - kMeanBytes * info.y;
+        const int low = __ldcg(sums + i * 4 + 32) - kMeanBytes * info.z;
+        const float product = fmaf(static_cast<float>(high), 256.0f, static_cast<float>(low));
+        values[i] += scale * fmaf(product, kStep, x_sum * kOffset);
+      }
+    }
+    hadamard(values, lane);
+    const uint2 packed = *reinterpret_cast<const uint2*>(args.svh + output);
+    const float2 a = __half22float2(reinterpret_cast<const __half2&>(packed.x));
+    const float2 b = __half22float2(reinterpret_cast<const __half2&>(packed.y));
+    const float scales[4] = {a.x, a.y, b.x, b.y};
+    float* y = args.y + static_cast<std::size_t>(row) * args.outputs;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (output + i >= args.outputs) continue;
+      y[output + i] = values[i] * (scales[i] * kHadamardScale) +
+                      (args.bias != nullptr ? args.bias[output + i] : 0.0f);
+    }
+  }
+}
+
+// Zeroes the sums of the completed groups for the next call.
+__device__ inline void clear_sums(const int* completed, const Arguments& args) {
+  const int group_words = args.fragments * 128 * (kGroup / 16) / 4;
+  const std::size_t slice_words =
+      static_cast<std::size_t>(args.fragments) * 128 * (args.padded_outputs / 16) / 4;
+  auto* sums = reinterpret_cast<int4*>(args.sums);
+  for (int i = 0; i < completed[0] * args.slices; ++i) {
+    int4* to = sums + (i % args.slices) * slice_words +
+               static_cast<std::size_t>(completed[1 + i / args.slices]) * group_words;
+    for (int word = threadIdx.x; word < group_words; word += kWarps * 32) {
+      __stcg(to + word, make_int4(0, 0, 0, 0));
+    }
+  }
+}
+
+template <typename Division>
+__device__ inline void finish(int* completed, const Arguments& args, int first, int last) {
+  __syncthreads();
+  if (threadIdx.x == 0) completed[0] = 0;
+  __syncthreads();
+  arrive<Division>(completed, args, first, last);
+  __syncthreads();
+  finish_rows(completed, args);
+  __syncthreads();
+  clear_sums(completed, args);
+}
+
+// A block's items of `total`.
+__device__ inline int first_item(int total, unsigned block) {
+  return static_cast<int>(static_cast<long long>(total) * block / gridDim.x);
+}
+
+// ---- Up to 8 rows: every block rotates the activations itself, and mma.sync multiplies.
 
 // Rotates the rows' activations of a slice and leaves the product's operand, each activation four
 // times. A warp for each run of 128 of a row at a time. Ends with a barrier; `rows` is clear
@@ -260,46 +508,26 @@ template <int kFragments>
 __device__ inline void prepare(uint4* operand, RowSlice* rows, const Arguments& args, int slice) {
   constexpr int kRuns = kSlice / 128;
   constexpr int kTasks = kFragments * kRowsPerFragment * kRuns / kWarps;
+  constexpr int kRowStep = kWarps / kRuns;
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
   const int in_slice = warp % kRuns * 128 + lane * 4;
   const int k = slice * kSlice + in_slice;
   const bool inside = k < args.padded_inputs;  // the same for all of a warp
   const int first_row = warp / kRuns;
-  constexpr int kRowStep = kWarps / kRuns;
-  float values[kTasks][4] = {};
+  float values[kTasks][4];
   if (inside) {
-    const uint2 packed = *reinterpret_cast<const uint2*>(args.suh + k);
 #pragma unroll
     for (int task = 0; task < kTasks; ++task) {
       const int row = first_row + task * kRowStep;
-      if (row >= args.rows) break;
-      const float* x = args.x + static_cast<std::size_t>(row) * args.inputs;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (k + i < args.inputs) values[task][i] = x[k + i];
-      }
+      if (row < args.rows) load_run(values[task], args, row, k);
     }
-    const float2 a = __half22float2(reinterpret_cast<const __half2&>(packed.x));
-    const float2 b = __half22float2(reinterpret_cast<const __half2&>(packed.y));
-    const float scale[4] = {a.x, a.y, b.x, b.y};
 #pragma unroll
     for (int task = 0; task < kTasks; ++task) {
       const int row = first_row + task * kRowStep;
       if (row >= args.rows) break;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) values[task][i] *= scale[i];
       hadamard(values[task], lane);
-      float largest = 0;
-      bool finite = true;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        largest = fmaxf(largest, fabsf(values[task][i]));
-        finite = finite && fabsf(values[task][i]) <= 3.4e38f;
-      }
-      // What is not finite makes the slice's scale a NaN, and with that the row.
-      const std::uint32_t bits =
-          __reduce_max_sync(~0u, finite ? __float_as_uint(largest) : 0x7fc00000u);
+      const std::uint32_t bits = largest_bits(values[task]);
       if (lane == 0) atomicMax(&rows[row].most, bits);
     }
   }
@@ -309,22 +537,8 @@ __device__ inline void prepare(uint4* operand, RowSlice* rows, const Arguments& 
     for (int task = 0; task < kTasks; ++task) {
       const int row = first_row + task * kRowStep;
       if (row >= args.rows) break;
-      const float largest = __uint_as_float(rows[row].most);
-      const float to_code = largest > 0 ? kLargest / largest : 0.0f;
-      std::uint32_t high[4];
-      std::uint32_t low[4];
-      int high_sum = 0;
-      int low_sum = 0;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int code = __float2int_rn(values[task][i] * to_code);
-        const int upper = (code + 128) >> 8;
-        const int lower = code - upper * 256;
-        high_sum += upper;
-        low_sum += lower;
-        high[i] = __byte_perm(upper, 0, 0);
-        low[i] = __byte_perm(lower, 0, 0);
-      }
+      int codes[4];
+      quantize(codes, values[task], rows + row, lane);
       // Word `pair` of tile `tile` holds inputs 2·pair, 2·pair + 1, 2·pair + 8 and 2·pair + 9 of
       // it.
       const int quad = in_slice / 64;
@@ -337,231 +551,233 @@ __device__ inline void prepare(uint4* operand, RowSlice* rows, const Arguments& 
           column * 4 + tile);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        to[i * 64 + upper_half] = make_uint2(high[2 * i], high[2 * i + 1]);
-        to[i * 64 + 8 + upper_half] = make_uint2(low[2 * i], low[2 * i + 1]);
-      }
-      high_sum = __reduce_add_sync(~0u, high_sum);
-      low_sum = __reduce_add_sync(~0u, low_sum);
-      if (lane == 0) {
-        atomicAdd(&rows[row].high, high_sum);
-        atomicAdd(&rows[row].low, low_sum);
+        const Planes a = planes_of(codes[2 * i]);
+        const Planes b = planes_of(codes[2 * i + 1]);
+        to[i * 64 + upper_half] = make_uint2(__byte_perm(a.high, 0, 0), __byte_perm(b.high, 0, 0));
+        to[i * 64 + 8 + upper_half] =
+            make_uint2(__byte_perm(a.low, 0, 0), __byte_perm(b.low, 0, 0));
       }
     }
   }
   __syncthreads();
 }
 
-// The sums of a round's outputs, [units, tiles, fragments, 4, 32] as the tensor cores leave them,
-// to floats of this slice. Clears them.
-template <typename Plan, int kFragments>
-__device__ inline void write_round(int* sums, const RowSlice* rows, const Arguments& args,
-                                   const Cursor<Plan>& at) {
-  const int columns = at.units * Plan::kUnitOutputs;
-  for (int column = threadIdx.x; column < columns; column += kWarps * 32) {
-    // Register 0 and 1 of a lane: its group's output, columns 2·(lane mod 4) and one more: a row's
-    // two planes. Registers 2 and 3: the output 8 further.
-    int* of_column =
-        sums + (column / 16) * (kFragments * 128) + column / 8 % 2 * 64 + column % 8 * 4;
-    float* to = args.partial +
-                static_cast<std::size_t>(at.slice) * args.rows * args.padded_outputs +
-                at.unit * Plan::kUnitOutputs + column;
-#pragma unroll
-    for (int f = 0; f < kFragments; ++f) {
-      int4* high_at = reinterpret_cast<int4*>(of_column + f * 128);
-      int4* low_at = reinterpret_cast<int4*>(of_column + f * 128 + 32);
-      const int4 high4 = *high_at;
-      const int4 low4 = *low_at;
-      *high_at = *low_at = make_int4(0, 0, 0, 0);
-      const int high[4] = {high4.x, high4.y, high4.z, high4.w};
-      const int low[4] = {low4.x, low4.y, low4.z, low4.w};
-#pragma unroll
-      for (int r = 0; r < kRowsPerFragment; ++r) {
-        const int row = f * kRowsPerFragment + r;
-        if (row >= args.rows) break;
-        const RowSlice s = rows[row];
-        const float scale = __uint_as_float(s.most) * (kHadamardScale / kLargest);
-        const float product = fmaf(static_cast<float>(high[r] - kMeanBytes * s.high), 256.0f,
-                                   static_cast<float>(low[r] - kMeanBytes * s.low));
-        const float x_sum = fmaf(static_cast<float>(s.high), 256.0f, static_cast<float>(s.low));
-        __stcg(to + static_cast<std::size_t>(row) * args.padded_outputs,
-               scale * fmaf(product, kStep, x_sum * kOffset));
-      }
-    }
-  }
+__device__ inline void multiply(int (&sums)[4], std::uint32_t a0, std::uint32_t a1,
+                                std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
+                                std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// Counts the block's units in the groups of 128 outputs that they belong to. `completed` becomes
-// the number of groups of which this block is the last, and they themselves.
-template <typename Plan>
-__device__ inline void arrive(int* completed, const Arguments& args, int first, int last) {
-  const int slice_units = args.padded_outputs / Plan::kUnitOutputs;
-  const int groups = args.padded_outputs / kGroup;
-  for (int group = threadIdx.x; group < groups; group += kWarps * 32) {
-    int units = 0;
-    for (int slice = first / slice_units; slice < args.slices; ++slice) {
-      const int begin = slice * slice_units + group * Plan::kUnitsPerGroup;
-      if (slice * slice_units >= last) break;
-      units += max(0, min(last, begin + Plan::kUnitsPerGroup) - max(first, begin));
-    }
-    if (units == 0) continue;
-    __threadfence();  // the sums before the count
-    const std::uint32_t before = atomicAdd(args.arrived + group, static_cast<std::uint32_t>(units));
-    if (before + units != static_cast<std::uint32_t>(args.slices * Plan::kUnitsPerGroup)) continue;
-    args.arrived[group] = 0;
-    completed[1 + atomicAdd(completed, 1)] = group;
-    __threadfence();  // the count before the others' sums
-  }
-}
-
-// Adds up the slices of a group's row in order, rotates and scales. Half a warp each.
-__device__ inline void finish_rows(const int* completed, const Arguments& args) {
-  const int lane = threadIdx.x % 32;
-  const int tasks = completed[0] * args.rows;
-  for (int pair = threadIdx.x / 32 * 2; pair < tasks; pair += kWarps * 2) {
-    const int task = min(pair + lane / 16, tasks - 1);
-    const int row = task % args.rows;
-    const int first = completed[1 + task / args.rows] * kGroup + lane % 16 * 8;
-    const float* from = args.partial + static_cast<std::size_t>(row) * args.padded_outputs + first;
-    const std::size_t slice_floats = static_cast<std::size_t>(args.rows) * args.padded_outputs;
-    const uint4 packed = *reinterpret_cast<const uint4*>(args.svh + first);
-    float values[8] = {};
-#pragma unroll 4
-    for (int slice = 0; slice < args.slices; ++slice) {
-      const auto* four = reinterpret_cast<const float4*>(from + slice * slice_floats);
-      const float4 a = __ldcg(four);
-      const float4 b = __ldcg(four + 1);
-      values[0] += a.x, values[1] += a.y, values[2] += a.z, values[3] += a.w;
-      values[4] += b.x, values[5] += b.y, values[6] += b.z, values[7] += b.w;
-    }
-    hadamard(values, lane);
-    if (pair + lane / 16 >= tasks) continue;
-    const std::uint32_t scales[4] = {packed.x, packed.y, packed.z, packed.w};
-    float* y = args.y + static_cast<std::size_t>(row) * args.outputs;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const float2 two = __half22float2(reinterpret_cast<const __half2&>(scales[i / 2]));
-      const float value = values[i] * ((i % 2 == 0 ? two.x : two.y) * kHadamardScale);
-      const int output = first + i;
-      if (output < args.outputs) y[output] = value + (args.bias != nullptr ? args.bias[output] : 0);
-    }
-  }
-}
-
-// The products of one item.
-template <int kDoubleBits, int kFragments, int kPairs>
-__device__ inline void multiply_item(int (&acc)[kPairs * 2][kFragments][4],
-                                     TilePair<kDoubleBits> (&bits)[kPairs], const uint4* operand,
-                                     int lane) {
-#pragma unroll
-  for (int j = 0; j < kPairs; ++j) bits[j].find_start(lane);
-#pragma unroll
-  for (int eight = 0; eight < 4; ++eight) {
-    uint4 x[kFragments];
-#pragma unroll
-    for (int f = 0; f < kFragments; ++f) {
-      x[f] = operand[f * (kSliceQuads * kFragmentWords) + eight * 32 + lane];
-    }
-#pragma unroll
-    for (int j = 0; j < kPairs * 2; ++j) {
-      std::uint32_t w[8];
-#pragma unroll
-      for (int i = 0; i < 8; ++i) w[i] = bits[j / 2].product(j % 2, eight * 8 + i);
-#pragma unroll
-      for (int f = 0; f < kFragments; ++f) {
-        multiply(acc[j][f], w[0], w[4], w[1], w[5], x[f].x, x[f].y);
-        multiply(acc[j][f], w[2], w[6], w[3], w[7], x[f].z, x[f].w);
-      }
-    }
-  }
-}
-
-// Rotation, product and rotation. As many blocks as run at once, each with its share of the units
-// (slice by slice, along the outputs).
+// A warp takes two pairs of tiles where its registers hold their bits and sums.
 template <int kDoubleBits, int kFragments>
-__global__ void __launch_bounds__(kWarps * 32, 1) exl3_mul1_product(const Arguments args) {
-  using P = Plan<kDoubleBits, kFragments>;
+using FewRows =
+    Division<(kDoubleBits * kFragments > 16 || kDoubleBits > 12 ? 1 : 2), 1, kSliceQuads>;
+template <int kFragments>
+constexpr int kFewRowsShared = kFragments* kSliceQuads* kFragmentWords * 16;
+
+template <int kDoubleBits, int kFragments>
+__global__ void __launch_bounds__(kWarps * 32, 1) exl3_mul1_few_rows(const Arguments args) {
+  using D = FewRows<kDoubleBits, kFragments>;
   extern __shared__ __align__(128) std::uint8_t memory[];
   __shared__ RowSlice rows[kFragments * kRowsPerFragment];
   uint4* operand = reinterpret_cast<uint4*>(memory);
-  int* sums = reinterpret_cast<int*>(memory + P::kOperandBytes);
   const int lane = threadIdx.x % 32;
 
-  const int slice_units = args.padded_outputs / P::kUnitOutputs;
-  const long long total = static_cast<long long>(slice_units) * args.slices;
-  const int first = static_cast<int>(total * blockIdx.x / gridDim.x);
-  const int last = static_cast<int>(total * (blockIdx.x + 1) / gridDim.x);
-  Cursor<P> at;
-  at.slice_units = slice_units;
-  at.total_quads = args.padded_inputs / 64;
-  at.warp = threadIdx.x / 32;
-  at.slice = first / slice_units;
-  at.unit = first % slice_units;
-  at.left = last - first;
-  if (at.left > 0) at.start_round();
-
+  const int total = args.padded_outputs / (32 * D::kUnitPairs) * (args.padded_inputs / 64);
+  const int first = first_item(total, blockIdx.x);
+  const int last = first_item(total, blockIdx.x + 1);
+  Cursor<D> at;
+  at.start(args, first, last);
   // The weights do not depend on the kernel before.
-  Fetcher<kDoubleBits, P> fetcher(args, at, lane);
-  TilePair<kDoubleBits> even[P::kPairs];
-  TilePair<kDoubleBits> odd[P::kPairs];
-  fetcher.fetch(even);
-  for (int i = threadIdx.x; i < P::kRoundUnits * P::kUnitSums / 4; i += kWarps * 32) {
-    reinterpret_cast<int4*>(sums)[i] = make_int4(0, 0, 0, 0);
-  }
+  Fetcher<kDoubleBits, D> fetcher;
+  TilePair<kDoubleBits> tiles[D::kWarpPairs];
+  fetcher.start(args, at);
+  fetcher.fetch(tiles);
   let_the_next_kernel_start();
   wait_for_the_kernel_before();
 
-  int loaded = -1;
-  int acc[P::kPairs * 2][kFragments][4] = {};
-  while (at.left > 0) {
-    if (at.slice != loaded) {
-      if (threadIdx.x < kFragments * kRowsPerFragment) rows[threadIdx.x] = {};
-      __syncthreads();
-      prepare<kFragments>(operand, rows, args, at.slice);
-      loaded = at.slice;
-    }
-    int unit = at.item_unit();
-    int quad = at.item - unit * at.quads;
-    int items = at.end - at.item;
-    const auto step = [&](TilePair<kDoubleBits>(&now)[P::kPairs],
-                          TilePair<kDoubleBits>(&next)[P::kPairs]) {
-      fetcher.fetch(next);
-      multiply_item<kDoubleBits, kFragments, P::kPairs>(acc, now, operand + quad * kFragmentWords,
-                                                        lane);
-      ++quad;
-      --items;
-      if (quad != at.quads && items != 0) return;
-      int* to = sums + unit * P::kUnitSums + lane;
-#pragma unroll
-      for (int i = 0; i < P::kUnitSums / 32; ++i) {
-        int& sum = acc[i / (kFragments * 4)][i / 4 % kFragments][i % 4];
-        atomicAdd(to + i * 32, sum);
-        sum = 0;
-      }
-      quad = 0;
-      ++unit;
-    };
-#pragma unroll 1
-    while (items > 0) {
-      step(even, odd);
-      if (items == 0) {
-#pragma unroll
-        for (int j = 0; j < P::kPairs; ++j) even[j] = odd[j];
-        break;
-      }
-      step(odd, even);
-    }
+  int acc[D::kWarpPairs * 2][kFragments][4] = {};
+  for (; !at.done(); at.next_chunk()) {
+    if (threadIdx.x < kFragments * kRowsPerFragment) rows[threadIdx.x] = {};
     __syncthreads();
-    write_round<P, kFragments>(sums, rows, args, at);
-    at.next_round();
+    prepare<kFragments>(operand, rows, args, at.chunk);
+    // For whoever finishes. (All blocks write the same.)
+    if (threadIdx.x < args.rows) {
+      const RowSlice& row = rows[threadIdx.x];
+      __stcg(reinterpret_cast<int4*>(args.row_slices + at.chunk * args.rows + threadIdx.x),
+             make_int4(static_cast<int>(row.most), row.high, row.low, 0));
+    }
+    run_share<kDoubleBits, kFragments>(
+        at, fetcher, tiles, acc, args, [&](TilePair<kDoubleBits>(&now)[D::kWarpPairs], int quad) {
+          const uint4* b = operand + quad * kFragmentWords + lane;
+#pragma unroll
+          for (int j = 0; j < D::kWarpPairs; ++j) now[j].find_start(lane);
+#pragma unroll
+          for (int eight = 0; eight < 4; ++eight) {
+            uint4 x[kFragments];
+#pragma unroll
+            for (int f = 0; f < kFragments; ++f) {
+              x[f] = b[f * (kSliceQuads * kFragmentWords) + eight * 32];
+            }
+#pragma unroll
+            for (int j = 0; j < D::kWarpPairs * 2; ++j) {
+              std::uint32_t w[8];
+#pragma unroll
+              for (int i = 0; i < 8; ++i) w[i] = now[j / 2].product(j % 2, eight * 8 + i);
+#pragma unroll
+              for (int f = 0; f < kFragments; ++f) {
+                multiply(acc[j][f], w[0], w[4], w[1], w[5], x[f].x, x[f].y);
+                multiply(acc[j][f], w[2], w[6], w[3], w[7], x[f].z, x[f].w);
+              }
+            }
+          }
+        });
     __syncthreads();
   }
+  finish<D>(reinterpret_cast<int*>(memory), args, first, last);
+}
 
-  int* completed = reinterpret_cast<int*>(memory);
-  if (threadIdx.x == 0) completed[0] = 0;
-  __syncthreads();
-  arrive<P>(completed, args, first, last);
-  __syncthreads();
-  finish_rows(completed, args);
+// ---- 9 to 32 rows on Hopper: wgmma, whose four warps hold 16 outputs each and which reads the
+// operand from shared memory.
+
+// The operand: for each quad and input of a tile a block of [fragments, 8 columns, 4 tiles], each
+// activation four times: two of wgmma's core matrices lie one such block apart. The padding keeps
+// the writes of a warp in different banks.
+template <int kFragments>
+struct WideOperand {
+  static constexpr int kInputBytes = kFragments * 128;
+  static constexpr int kQuadBytes = 16 * kInputBytes + 64;
+  static __device__ int at(int quad, int input) {
+    return quad * kQuadBytes + input * kInputBytes + input / 4 * 16;
+  }
+};
+
+template <int kFragments>
+using ManyRows = Division<4, 4, 64 / kFragments>;
+template <int kFragments>
+constexpr int kManyRowsShared =
+    WideOperand<kFragments>::kQuadBytes* ManyRows<kFragments>::kChunkQuads;
+
+// A chunk's codes as the operand.
+template <int kFragments>
+__device__ inline void load_operand(std::uint8_t* operand, const Arguments& args, int chunk) {
+  using D = ManyRows<kFragments>;
+  using Operand = WideOperand<kFragments>;
+  constexpr int kFours = D::kChunkQuads * 16;  // of codes, a row
+  const int slice = chunk * D::kChunkQuads / kSliceQuads;
+  const std::int16_t* codes = args.codes + static_cast<std::size_t>(slice) * args.rows * kSlice +
+                              chunk * D::kChunkQuads % kSliceQuads * 64;
+  for (int i = threadIdx.x; i < args.rows * kFours; i += kWarps * 32) {
+    const int row = i / kFours;
+    const int k = i % kFours * 4;
+    const uint2 four = __ldcg(reinterpret_cast<const uint2*>(codes + row * kSlice + k));
+    const int code[4] = {static_cast<std::int16_t>(four.x), static_cast<int>(four.x) >> 16,
+                         static_cast<std::int16_t>(four.y), static_cast<int>(four.y) >> 16};
+    std::uint8_t* to =
+        operand + row / kRowsPerFragment * 128 + row % kRowsPerFragment * 32 + k / 16 % 4 * 4;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const Planes planes = planes_of(code[j]);
+      auto* word = reinterpret_cast<std::uint32_t*>(to + Operand::at(k / 64, k % 16 + j));
+      word[0] = __byte_perm(planes.high, 0, 0);
+      word[4] = __byte_perm(planes.low, 0, 0);
+    }
+  }
+}
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+__device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void wgmma_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int kPending>
+__device__ inline void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+#define ESPALIER_FOUR(d, f) "+r"(d[f][0]), "+r"(d[f][1]), "+r"(d[f][2]), "+r"(d[f][3])
+__device__ inline void wgmma(int (&d)[4][4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
+                             std::uint32_t a3, std::uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n32k32.s32.u8.s8 "
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, {%16,%17,%18,%19}, %20, 1;"
+      : ESPALIER_FOUR(d, 0), ESPALIER_FOUR(d, 1), ESPALIER_FOUR(d, 2), ESPALIER_FOUR(d, 3)
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b));
+}
+__device__ inline void wgmma(int (&d)[8][4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
+                             std::uint32_t a3, std::uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n64k32.s32.u8.s8 "
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"
+      "%25,%26,%27,%28,%29,%30,%31}, {%32,%33,%34,%35}, %36, 1;"
+      : ESPALIER_FOUR(d, 0), ESPALIER_FOUR(d, 1), ESPALIER_FOUR(d, 2), ESPALIER_FOUR(d, 3),
+        ESPALIER_FOUR(d, 4), ESPALIER_FOUR(d, 5), ESPALIER_FOUR(d, 6), ESPALIER_FOUR(d, 7)
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b));
+}
+#undef ESPALIER_FOUR
+#endif
+
+template <int kDoubleBits, int kFragments>
+__global__ void __launch_bounds__(kWarps * 32, 1) exl3_mul1_many_rows(const Arguments args) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  using D = ManyRows<kFragments>;
+  using Operand = WideOperand<kFragments>;
+  extern __shared__ __align__(128) std::uint8_t memory[];
+  const int lane = threadIdx.x % 32;
+
+  const int total = args.padded_outputs / (32 * D::kUnitPairs) * (args.padded_inputs / 64);
+  const int first = first_item(total, blockIdx.x);
+  const int last = first_item(total, blockIdx.x + 1);
+  Cursor<D> at;
+  at.start(args, first, last);
+  // The weights do not depend on the kernel before.
+  Fetcher<kDoubleBits, D> fetcher;
+  TilePair<kDoubleBits> tiles[1];
+  fetcher.start(args, at);
+  fetcher.fetch(tiles);
+  let_the_next_kernel_start();
+  wait_for_the_kernel_before();
+
+  // A descriptor of the operand: where, and how far its core matrices lie apart along the inputs
+  // and the columns, all in 16 bytes.
+  const std::uint64_t descriptor =
+      static_cast<std::uint64_t>(__cvta_generic_to_shared(memory)) >> 4 |
+      static_cast<std::uint64_t>(Operand::kInputBytes / 16) << 16 | std::uint64_t{128 / 16} << 32;
+  int acc[2][kFragments][4] = {};
+  for (; !at.done(); at.next_chunk()) {
+    load_operand<kFragments>(memory, args, at.chunk);
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    __syncthreads();
+    run_share<kDoubleBits, kFragments>(
+        at, fetcher, tiles, acc, args, [&](TilePair<kDoubleBits>(&now)[1], int quad) {
+          now[0].find_start(lane);
+#pragma unroll
+          for (int eight = 0; eight < 4; ++eight) {
+            std::uint32_t w[2][8];
+#pragma unroll
+            for (int i = 0; i < 16; ++i) w[i / 8][i % 8] = now[0].product(i / 8, eight * 8 + i % 8);
+            const std::uint64_t low = descriptor + Operand::at(quad, 2 * eight) / 16;
+            const std::uint64_t high = descriptor + Operand::at(quad, 2 * eight + 8) / 16;
+            wgmma_fence();
+#pragma unroll
+            for (int j = 0; j < 2; ++j) {
+              wgmma(acc[j], w[j][0], w[j][4], w[j][1], w[j][5], low);
+              wgmma(acc[j], w[j][2], w[j][6], w[j][3], w[j][7], high);
+            }
+            wgmma_commit();
+            if (eight == 3) {
+              wgmma_wait<0>();
+            } else {
+              wgmma_wait<1>();
+            }
+          }
+        });
+    __syncthreads();
+  }
+  finish<D>(reinterpret_cast<int*>(memory), args, first, last);
+#endif
 }
 
 // A thread for each word that a lane reads of a pair of tiles in a quad.
@@ -600,12 +816,13 @@ struct Variant {
   int shared_bytes;
 };
 
+// Fragments 1, 2, 4 and 8.
 template <int kDoubleBits>
 constexpr Variant kVariants[] = {
-    {exl3_mul1_product<kDoubleBits, 1>, Plan<kDoubleBits, 1>::kSharedBytes},
-    {exl3_mul1_product<kDoubleBits, 2>, Plan<kDoubleBits, 2>::kSharedBytes},
-    {exl3_mul1_product<kDoubleBits, 3>, Plan<kDoubleBits, 3>::kSharedBytes},
-    {exl3_mul1_product<kDoubleBits, 4>, Plan<kDoubleBits, 4>::kSharedBytes},
+    {exl3_mul1_few_rows<kDoubleBits, 1>, kFewRowsShared<1>},
+    {exl3_mul1_few_rows<kDoubleBits, 2>, kFewRowsShared<2>},
+    {exl3_mul1_many_rows<kDoubleBits, 4>, kManyRowsShared<4>},
+    {exl3_mul1_many_rows<kDoubleBits, 8>, kManyRowsShared<8>},
 };
 
 // By twice the bits.
@@ -615,22 +832,23 @@ constexpr const Variant* kRates[] = {
     kVariants<12>, nullptr,      kVariants<14>, nullptr,      kVariants<16>,
 };
 
+// The variant for a number of rows.
+int variant_of(std::uint32_t rows) { return rows <= 4 ? 0 : rows <= 8 ? 1 : rows <= 16 ? 2 : 3; }
+
 int slices_of(const Exl3Layer& layer) {
   return static_cast<int>((layer.padded_inputs + kSlice - 1) / kSlice);
 }
 
-int fragments_of(std::uint32_t rows) {
-  return static_cast<int>((rows + kRowsPerFragment - 1) / kRowsPerFragment);
-}
+// The most features, so that the count of each group of 128 outputs has a place of its own whatever
+// the layer, and so that a block has room to list the groups that it completes.
+constexpr std::uint32_t kMostFeatures = 8000 * kGroup;
+constexpr std::size_t kCountBytes = kMostFeatures / kGroup * sizeof(std::uint32_t);
 
-// The parts of the workspace: the counts, then the partial sums.
-std::size_t counts_bytes(const Exl3Layer& layer) {
-  return (layer.padded_outputs / kGroup * sizeof(std::uint32_t) + 255) / 256 * 256;
+std::size_t row_slices_bytes(const Exl3Layer& layer, std::uint32_t rows) {
+  return (slices_of(layer) * rows * sizeof(RowSlice) + 255) / 256 * 256;
 }
 
 Status check_layer(const Exl3Layer& layer) {
-  // The groups that a block completes are listed where its operand was.
-  constexpr std::uint32_t kMostFeatures = 8000 * kGroup;
   const auto unfit = [](std::uint32_t size, std::uint32_t padded) {
     return padded == 0 || padded % kGroup != 0 || padded > kMostFeatures || size > padded;
   };
@@ -700,20 +918,22 @@ Status exl3_mul1_arrange(const Exl3Layer& layer, const std::uint32_t* trellis,
   return check(cudaGetLastError(), "exl3_mul1_arrange");
 }
 
-std::size_t exl3_mul1_workspace(const Exl3Layer& layer, std::uint32_t rows) {
-  return counts_bytes(layer) +
-         static_cast<std::size_t>(slices_of(layer)) * rows * layer.padded_outputs * sizeof(float);
+Exl3Workspace exl3_mul1_workspace(const Exl3Layer& layer, std::uint32_t rows) {
+  const std::size_t slices = slices_of(layer);
+  const std::size_t fragments = std::size_t{1} << variant_of(rows);
+  return {kCountBytes + slices * (layer.padded_outputs / 16) * fragments * 128 * sizeof(int),
+          row_slices_bytes(layer, rows) + slices * rows * kSlice * sizeof(std::int16_t)};
 }
 
-Status exl3_mul1(const Exl3Layer& layer, const float* x, std::uint32_t rows, float* y,
-                 void* workspace, cudaStream_t stream) {
+Status exl3_mul1(const Exl3Layer& layer, const float* x, std::uint32_t rows, float* y, void* zeroed,
+                 void* scratch, cudaStream_t stream) {
   if (auto status = check_layer(layer); !status) return status;
   if (rows == 0 || rows > kExl3Rows) {
     return work_error("exl3_mul1: found {} rows, expected 1 to {}", rows, kExl3Rows);
   }
   Device device;
   if (auto status = query(device); !status) return status;
-  const Variant& variant = kRates[layer.double_bits][fragments_of(rows) - 1];
+  const Variant& variant = kRates[layer.double_bits][variant_of(rows)];
   if (variant.shared_bytes > device.shared_bytes) {
     return work_error("exl3_mul1: needs {} bytes of shared memory, this GPU's blocks have {}",
                       variant.shared_bytes, device.shared_bytes);
@@ -725,9 +945,12 @@ Status exl3_mul1(const Exl3Layer& layer, const float* x, std::uint32_t rows, flo
   args.bias = layer.bias;
   args.x = x;
   args.y = y;
-  args.arrived = static_cast<std::uint32_t*>(workspace);
-  args.partial =
-      reinterpret_cast<float*>(static_cast<std::uint8_t*>(workspace) + counts_bytes(layer));
+  args.arrived = static_cast<std::uint32_t*>(zeroed);
+  args.sums = reinterpret_cast<int*>(static_cast<std::uint8_t*>(zeroed) + kCountBytes);
+  args.row_slices = static_cast<RowSlice*>(scratch);
+  args.codes = reinterpret_cast<std::int16_t*>(static_cast<std::uint8_t*>(scratch) +
+                                               row_slices_bytes(layer, rows));
+  args.fragments = 1 << variant_of(rows);
   args.rows = static_cast<int>(rows);
   args.inputs = static_cast<int>(layer.inputs);
   args.outputs = static_cast<int>(layer.outputs);
@@ -740,6 +963,13 @@ Status exl3_mul1(const Exl3Layer& layer, const float* x, std::uint32_t rows, flo
                 "exl3_mul1: asking for shared memory");
       !status) {
     return status;
+  }
+  if (rows > 8) {
+    if (auto status = launch(exl3_mul1_prepare, dim3(args.slices, rows), kPrepareThreads, 0, device,
+                             stream, args);
+        !status) {
+      return status;
+    }
   }
   return launch(variant.kernel, dim3(device.blocks), kWarps * 32, variant.shared_bytes, device,
                 stream, args);
