@@ -419,79 +419,94 @@ __device__ inline void arrive(int* completed, const Arguments& args, int first, 
   }
 }
 
-// Scales and adds up the slices' sums of a group's rows, rotates, scales. A warp for four rows' 32
-// outputs at a time would leave the rotation to others, so a warp takes a fragment's row: a lane
-// holds outputs lane, lane + 32, lane + 64 and lane + 96 … in the order of the tiles.
-__device__ inline void finish_rows(const int* completed, const Arguments& args) {
-  const int lane = threadIdx.x % 32;
-  const int tasks = completed[0] * args.rows;
-  for (int task = threadIdx.x / 32; task < tasks; task += kWarps) {
-    const int row = task % args.rows;
-    const int group = completed[1 + task / args.rows];
-    const int fragment = row / kRowsPerFragment;
-    const int r = row % kRowsPerFragment;
-    // Outputs 4·lane … 4·lane + 3: a tile's half of 8 outputs is a register pair, where lane 4g + r
-    // holds row r of output g.
-    const int output = group * kGroup + lane * 4;
-    const std::size_t tile_sums = static_cast<std::size_t>(args.fragments) * 128;
-    int* from = args.sums + (output / 16) * tile_sums + fragment * 128 + output % 16 / 8 * 64 +
-                output % 8 * 4 + r;
-    float values[4] = {};
-#pragma unroll 2
-    for (int slice = 0; slice < args.slices; ++slice) {
-      int* sums = from + slice * (args.padded_outputs / 16) * tile_sums;
-      const int4 info =
-          __ldcg(reinterpret_cast<const int4*>(args.row_slices + slice * args.rows + row));
-      const float scale = __int_as_float(info.x) * (kHadamardScale / kLargest);
-      const float x_sum = fmaf(static_cast<float>(info.y), 256.0f, static_cast<float>(info.z));
+// Makes floats of the slices' sums of 32 outputs of a fragment's four rows and adds them up in
+// order, as `values` [4, kGroup] of the group. Zeroes the sums for the next call.
+__device__ inline void add_slices(float* values, const Arguments& args, int group, int fragment,
+                                  int quarter, int lane) {
+  // A tile's registers of a lane: plane 0 and 1 of output lane / 4 and row lane % 4, then of the
+  // output 8 further.
+  const int tile_sums = args.fragments * 128;
+  const std::size_t slice_sums = static_cast<std::size_t>(args.padded_outputs / 16) * tile_sums;
+  int* from = args.sums + static_cast<std::size_t>(group * 8 + quarter * 2) * tile_sums +
+              fragment * 128 + lane;
+  const int row = min(fragment * kRowsPerFragment + lane % 4, args.rows - 1);
+  float sums[4] = {};
+#pragma unroll 4
+  for (int slice = 0; slice < args.slices; ++slice) {
+    const int4 info =
+        __ldcg(reinterpret_cast<const int4*>(args.row_slices + slice * args.rows + row));
+    int* at = from + slice * slice_sums;
+    int planes[4][2];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int high = __ldcg(sums + i * 4) - kMeanBytes * info.y;
-        const int low = __ldcg(sums + i * 4 + 32) - kMeanBytes * info.z;
-        const float product = fmaf(static_cast<float>(high), 256.0f, static_cast<float>(low));
-        values[i] += scale * fmaf(product, kStep, x_sum * kOffset);
-      }
-    }
-    hadamard(values, lane);
-    const uint2 packed = *reinterpret_cast<const uint2*>(args.svh + output);
-    const float2 a = __half22float2(reinterpret_cast<const __half2&>(packed.x));
-    const float2 b = __half22float2(reinterpret_cast<const __half2&>(packed.y));
-    const float scales[4] = {a.x, a.y, b.x, b.y};
-    float* y = args.y + static_cast<std::size_t>(row) * args.outputs;
+    for (int i = 0; i < 8; ++i) planes[i / 2][i % 2] = __ldcg(at + i / 4 * tile_sums + i % 4 * 32);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) __stcg(at + i / 4 * tile_sums + i % 4 * 32, 0);
+    const float scale = __int_as_float(info.x) * (kHadamardScale / kLargest);
+    const float x_sum = fmaf(static_cast<float>(info.y), 256.0f, static_cast<float>(info.z));
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if (output + i >= args.outputs) continue;
-      y[output + i] = values[i] * (scales[i] * kHadamardScale) +
-                      (args.bias != nullptr ? args.bias[output + i] : 0.0f);
+      const float product = fmaf(static_cast<float>(planes[i][0] - kMeanBytes * info.y), 256.0f,
+                                 static_cast<float>(planes[i][1] - kMeanBytes * info.z));
+      sums[i] += scale * fmaf(product, kStep, x_sum * kOffset);
     }
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    values[lane % 4 * kGroup + quarter * 32 + i * 8 + lane / 4] = sums[i];
   }
 }
 
-// Zeroes the sums of the completed groups for the next call.
-__device__ inline void clear_sums(const int* completed, const Arguments& args) {
-  const int group_words = args.fragments * 128 * (kGroup / 16) / 4;
-  const std::size_t slice_words =
-      static_cast<std::size_t>(args.fragments) * 128 * (args.padded_outputs / 16) / 4;
-  auto* sums = reinterpret_cast<int4*>(args.sums);
-  for (int i = 0; i < completed[0] * args.slices; ++i) {
-    int4* to = sums + (i % args.slices) * slice_words +
-               static_cast<std::size_t>(completed[1 + i / args.slices]) * group_words;
-    for (int word = threadIdx.x; word < group_words; word += kWarps * 32) {
-      __stcg(to + word, make_int4(0, 0, 0, 0));
-    }
+// Rotates and scales a row's group.
+__device__ inline void write_group(const float* values, const Arguments& args, int group, int row,
+                                   int lane) {
+  const int output = group * kGroup + lane * 4;
+  const float4 four = reinterpret_cast<const float4*>(values)[lane];
+  float sums[4] = {four.x, four.y, four.z, four.w};
+  hadamard(sums, lane);
+  const uint2 packed = *reinterpret_cast<const uint2*>(args.svh + output);
+  const float2 a = __half22float2(reinterpret_cast<const __half2&>(packed.x));
+  const float2 b = __half22float2(reinterpret_cast<const __half2&>(packed.y));
+  const float scales[4] = {a.x, a.y, b.x, b.y};
+  float* y = args.y + static_cast<std::size_t>(row) * args.outputs;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (output + i >= args.outputs) continue;
+    y[output + i] = sums[i] * (scales[i] * kHadamardScale) +
+                    (args.bias != nullptr ? args.bias[output + i] : 0.0f);
   }
 }
 
-template <typename Division>
-__device__ inline void finish(int* completed, const Arguments& args, int first, int last) {
-  __syncthreads();
+// What a block does after its products: where it is the last of a group, it finishes the group.
+// `memory` is what the operand needs no more.
+constexpr std::uint32_t kMostGroups = 4095;  // of a list of 16 KB
+template <typename Division, int kFragments>
+__device__ inline void finish(std::uint8_t* memory, const Arguments& args, int first, int last) {
+  constexpr int kBatch = kFragments > 4 ? 4 : 8;  // groups at a time
+  int* completed = reinterpret_cast<int*>(memory);
+  float* values = reinterpret_cast<float*>(memory + (kMostGroups + 1) * sizeof(int));
+  const int lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32;
   if (threadIdx.x == 0) completed[0] = 0;
   __syncthreads();
   arrive<Division>(completed, args, first, last);
   __syncthreads();
-  finish_rows(completed, args);
-  __syncthreads();
-  clear_sums(completed, args);
+  for (int done = 0; done < completed[0]; done += kBatch) {
+    const int groups = min(kBatch, completed[0] - done);
+    for (int task = warp; task < groups * kFragments * 4; task += kWarps) {
+      const int fragment = task / 4 % kFragments;
+      const int in_batch = task / (4 * kFragments);
+      add_slices(values + (in_batch * kFragments + fragment) * (kRowsPerFragment * kGroup), args,
+                 completed[1 + done + in_batch], fragment, task % 4, lane);
+    }
+    __syncthreads();
+    for (int task = warp; task < groups * args.rows; task += kWarps) {
+      const int row = task % args.rows;
+      const int in_batch = task / args.rows;
+      write_group(values + (in_batch * kFragments * kRowsPerFragment + row) * kGroup, args,
+                  completed[1 + done + in_batch], row, lane);
+    }
+    __syncthreads();
+  }
 }
 
 // A block's items of `total`.
@@ -637,7 +652,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1) exl3_mul1_few_rows(const Argum
         });
     __syncthreads();
   }
-  finish<D>(reinterpret_cast<int*>(memory), args, first, last);
+  finish<D, kFragments>(memory, args, first, last);
 }
 
 // ---- 9 to 32 rows on Hopper: wgmma, whose four warps hold 16 outputs each and which reads the
@@ -776,7 +791,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1) exl3_mul1_many_rows(const Argu
         });
     __syncthreads();
   }
-  finish<D>(reinterpret_cast<int*>(memory), args, first, last);
+  finish<D, kFragments>(memory, args, first, last);
 #endif
 }
 
@@ -840,9 +855,9 @@ int slices_of(const Exl3Layer& layer) {
 }
 
 // The most features, so that the count of each group of 128 outputs has a place of its own whatever
-// the layer, and so that a block has room to list the groups that it completes.
-constexpr std::uint32_t kMostFeatures = 8000 * kGroup;
-constexpr std::size_t kCountBytes = kMostFeatures / kGroup * sizeof(std::uint32_t);
+// the layer, and so that a block has room to list the groups that it finishes.
+constexpr std::uint32_t kMostFeatures = kMostGroups * kGroup;
+constexpr std::size_t kCountBytes = (kMostGroups + 1) * sizeof(std::uint32_t);
 
 std::size_t row_slices_bytes(const Exl3Layer& layer, std::uint32_t rows) {
   return (slices_of(layer) * rows * sizeof(RowSlice) + 255) / 256 * 256;
