@@ -61,13 +61,11 @@ struct Arguments {
   const float* bias;
   const float* x;
   float* y;
-  // All zero between calls: units of work added up, [groups]; sums, in runs of 32 of one register
-  // of a warp's lanes, [slices, pairs of tiles, tile, fragments, 4, 32].
-  std::uint32_t* arrived;
-  int* sums;
-  RowSlice* row_slices;  // [slices, rows]
-  std::int16_t* codes;   // of more than 8 rows, [slices, rows, kSlice]
-  int rows, inputs, outputs, padded_inputs, padded_outputs, slices, fragments;
+  std::uint32_t* arrived;  // [groups]: units of work done; zero between calls
+  float* partial;          // [chunks, rows, padded_outputs]
+  RowSlice* row_slices;    // of more than 8 rows, [slices, rows]
+  std::int16_t* codes;     // the same, [slices, rows, kSlice]
+  int rows, inputs, outputs, padded_inputs, padded_outputs;
 };
 
 // What a kernel of a chain does before it reads what the one before it wrote, and once those after
@@ -258,260 +256,268 @@ struct TilePair {
   }
 };
 
-// How the work is divided. An item is a unit of outputs in one quad of inputs; items are counted
-// chunk by chunk of inputs, whose operand is in shared memory together, then unit by unit, then
-// quad by quad. A block has a contiguous run of them, of which each team has a contiguous share per
-// chunk.
-template <int kUnitPairs_, int kTeamWarps_, int kChunkQuads_>
+// How the work is divided. A chunk is the inputs whose operand is in shared memory together; a unit
+// is some pairs of tiles along the outputs over a whole chunk. A block has a contiguous run of
+// units (chunk by chunk), which it does in rounds of units of one chunk. The items of a round, each
+// a unit in one quad, are dealt to teams of warps in contiguous shares, and the teams' sums meet in
+// shared memory.
+template <int kUnitPairs_, int kTeamWarps_, int kChunkQuads_, int kFragments_>
 struct Division {
-  static constexpr int kUnitPairs = kUnitPairs_;  // pairs of tiles of a unit
-  static constexpr int kTeamWarps = kTeamWarps_;  // warps that share an item
+  static constexpr int kUnitPairs = kUnitPairs_;
+  static constexpr int kTeamWarps = kTeamWarps_;  // each with the same number of pairs
   static constexpr int kChunkQuads = kChunkQuads_;
+  static constexpr int kFragments = kFragments_;
   static constexpr int kTeams = kWarps / kTeamWarps;
   static constexpr int kWarpPairs = kUnitPairs / kTeamWarps;
+  static constexpr int kUnitOutputs = kUnitPairs * 32;
+  static constexpr int kUnitSums = kUnitOutputs * kFragments * 8;
+  static constexpr int kWarpSums = kUnitSums / kTeamWarps;
+  // Most units are done long before a round ends: the larger, the better.
+  static constexpr int kRoundUnits = std::max(1, std::min(32, 80 * 1024 / (kUnitSums * 4)));
+  static constexpr int kSumsBytes = kRoundUnits * kUnitSums * 4;
+  static constexpr int kMostRows = kFragments * kRowsPerFragment;
 };
 
-// A team's place in its share.
-template <typename Division>
+// A team's place in the block's run.
+template <typename D>
 struct Cursor {
-  int units, total_quads, team;
-  int next, last;                       // of the block's items, those after this chunk
-  int chunk, quads, unit, quad, items;  // of the share; `items` are left of it
+  int chunk_units, total_quads, team;
+  int chunk, unit, left;        // of the block
+  int units, quads, item, end;  // of the round; of the team's share
 
-  // From item `first` on, within chunk `index`.
-  __device__ void start(const Arguments& args, int first, int last_item) {
-    units = args.padded_outputs / (32 * Division::kUnitPairs);
+  __device__ Cursor(const Arguments& args, int first, int last) {
+    chunk_units = args.padded_outputs / D::kUnitOutputs;
     total_quads = args.padded_inputs / 64;
-    team = threadIdx.x / (32 * Division::kTeamWarps);
-    next = first;
-    last = last_item;
-    chunk = first / (units * Division::kChunkQuads) - 1;
-    next_chunk();
+    team = threadIdx.x / (32 * D::kTeamWarps);
+    chunk = first / chunk_units;
+    unit = first % chunk_units;
+    left = last - first;
+    if (left > 0) start_round();
   }
-  __device__ bool done() const { return chunk < 0; }
-  __device__ void next_chunk() {
-    if (next >= last) {
-      chunk = -1;
-      return;
+  __device__ void start_round() {
+    units = min(D::kRoundUnits, min(left, chunk_units - unit));
+    quads = min(D::kChunkQuads, total_quads - chunk * D::kChunkQuads);
+    const int items = units * quads;
+    item = items * team / D::kTeams;
+    end = items * (team + 1) / D::kTeams;
+  }
+  __device__ void next_round() {
+    left -= units;
+    unit += units;
+    if (unit == chunk_units) {
+      unit = 0;
+      ++chunk;
     }
-    ++chunk;
-    const int before = chunk * units * Division::kChunkQuads;
-    quads = min(Division::kChunkQuads, total_quads - chunk * Division::kChunkQuads);
-    const int begin = next - before;
-    const int end = min(last - before, units * quads);
-    next = before + end;
-    const int from = begin + (end - begin) * team / Division::kTeams;
-    items = begin + (end - begin) * (team + 1) / Division::kTeams - from;
-    unit = quads == Division::kChunkQuads ? from / Division::kChunkQuads : from / quads;
-    quad = from - unit * quads;
+    if (left > 0) start_round();
+  }
+  __device__ int item_unit() const {
+    return quads == D::kChunkQuads ? item / D::kChunkQuads : item / quads;
   }
 };
+
+// A warp's place in its team.
+template <typename D>
+__device__ inline int team_warp() {
+  return threadIdx.x / 32 % D::kTeamWarps;
+}
 
 // Reads a lane's bits of one item after the other, ahead of the products.
-template <int kDoubleBits, typename Division>
+template <int kDoubleBits, typename D>
 struct Fetcher {
   static constexpr int kPairWords = kDoubleBits * 32;  // of a pair of tiles in a quad
   const std::uint32_t* weights;
-  Cursor<Division> at;
+  Cursor<D> at;
   const std::uint32_t* from = nullptr;
-  int run = 0;  // items to read before the unit ends, or the share
+  int run = 0;  // items to read before the unit ends, or the round
 
-  __device__ void start(const Arguments& args, const Cursor<Division>& first) {
-    weights = args.weights;
-    at = first;
+  __device__ Fetcher(const Arguments& args, const Cursor<D>& start)
+      : weights(args.weights), at(start) {
     seek();
   }
   __device__ void seek() {
-    while (!at.done() && at.items == 0) at.next_chunk();
-    if (at.done()) return;
-    run = min(at.quads - at.quad, at.items);
+    while (at.left > 0 && at.item == at.end) at.next_round();
+    if (at.left <= 0) return;
+    const int unit = at.item_unit();
+    const int quad = at.item - unit * at.quads;
+    run = min(at.quads - quad, at.end - at.item);
+    at.item += run;
     // Pairs of tiles lie in twos, quad by quad.
-    const int pair = at.unit * Division::kUnitPairs +
-                     threadIdx.x / 32 % Division::kTeamWarps * Division::kWarpPairs;
-    const std::size_t two = static_cast<std::size_t>(pair / 2) * at.total_quads +
-                            at.chunk * Division::kChunkQuads + at.quad;
+    const int pair = (at.unit + unit) * D::kUnitPairs + team_warp<D>() * D::kWarpPairs;
+    const std::size_t two =
+        static_cast<std::size_t>(pair / 2) * at.total_quads + at.chunk * D::kChunkQuads + quad;
     from = weights + (two * 2 + pair % 2) * kPairWords;
-    at.items -= run;
-    at.quad = 0;
-    ++at.unit;
   }
-  __device__ void fetch(TilePair<kDoubleBits> (&to)[Division::kWarpPairs]) {
-    if (at.done()) return;
+  __device__ void fetch(TilePair<kDoubleBits> (&to)[D::kWarpPairs]) {
+    if (at.left <= 0) return;
     const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int j = 0; j < Division::kWarpPairs; ++j) to[j].read(from + j * kPairWords, lane);
+    for (int j = 0; j < D::kWarpPairs; ++j) to[j].read(from + j * kPairWords, lane);
     from += 2 * kPairWords;
     if (--run == 0) seek();
   }
 };
 
-// Adds a warp's sums of a unit to those of the slice, and clears them.
-template <int kFragments, typename Division>
-__device__ inline void add_sums(int (&acc)[Division::kWarpPairs * 2][kFragments][4],
-                                const Arguments& args, const Cursor<Division>& at) {
-  const int pair = at.unit * Division::kUnitPairs +
-                   threadIdx.x / 32 % Division::kTeamWarps * Division::kWarpPairs;
-  const int slice = at.chunk * Division::kChunkQuads / kSliceQuads;
-  int* to = args.sums +
-            (static_cast<std::size_t>(slice) * (args.padded_outputs / 16) + pair * 2) *
-                (kFragments * 128) +
-            threadIdx.x % 32;
-#pragma unroll
-  for (int i = 0; i < Division::kWarpPairs * 2 * kFragments * 4; ++i) {
-    int& sum = acc[i / (kFragments * 4)][i / 4 % kFragments][i % 4];
-    atomicAdd(to + i * 32, sum);
-    sum = 0;
-  }
-}
-
-// All items of a team's share of a chunk. `multiply(tiles, quad)` adds up an item's products.
-template <int kDoubleBits, int kFragments, typename Division, typename Multiply>
-__device__ inline void run_share(Cursor<Division>& at, Fetcher<kDoubleBits, Division>& fetcher,
-                                 TilePair<kDoubleBits> (&even)[Division::kWarpPairs],
-                                 int (&acc)[Division::kWarpPairs * 2][kFragments][4],
-                                 const Arguments& args, const Multiply& multiply) {
-  using Tiles = TilePair<kDoubleBits>[Division::kWarpPairs];
+// All items of a team's share of a round. `multiply(tiles, quad)` adds an item's products to `acc`.
+template <int kDoubleBits, typename D, typename Multiply>
+__device__ inline void run_share(const Cursor<D>& at, Fetcher<kDoubleBits, D>& fetcher,
+                                 TilePair<kDoubleBits> (&even)[D::kWarpPairs],
+                                 int (&acc)[D::kWarpPairs * 2][D::kFragments][4], int* sums,
+                                 const Multiply& multiply) {
+  using Tiles = TilePair<kDoubleBits>[D::kWarpPairs];
   Tiles odd;
+  int unit = at.item_unit();
+  int quad = at.item - unit * at.quads;
+  int items = at.end - at.item;
   const auto step = [&](Tiles& now, Tiles& next) {
     fetcher.fetch(next);
-    multiply(now, at.quad);
-    ++at.quad;
-    --at.items;
-    if (at.quad != at.quads && at.items != 0) return;
-    add_sums<kFragments>(acc, args, at);
-    at.quad = 0;
-    ++at.unit;
+    multiply(now, quad);
+    ++quad;
+    --items;
+    if (quad != at.quads && items != 0) return;
+    int* to = sums + unit * D::kUnitSums + team_warp<D>() * D::kWarpSums + threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < D::kWarpSums / 32; ++i) {
+      int& sum = acc[i / (D::kFragments * 4)][i / 4 % D::kFragments][i % 4];
+      atomicAdd(to + i * 32, sum);
+      sum = 0;
+    }
+    quad = 0;
+    ++unit;
   };
 #pragma unroll 1
-  while (at.items > 0) {
+  while (items > 0) {
     step(even, odd);
-    if (at.items == 0) {
+    if (items == 0) {
 #pragma unroll
-      for (int j = 0; j < Division::kWarpPairs; ++j) even[j] = odd[j];
+      for (int j = 0; j < D::kWarpPairs; ++j) even[j] = odd[j];
       break;
     }
     step(odd, even);
   }
 }
 
-// Counts the block's items in the groups of 128 outputs that they belong to. `completed` becomes
-// the number of groups of which this block is the last, and they themselves.
-template <typename Division>
-__device__ inline void arrive(int* completed, const Arguments& args, int first, int last) {
-  constexpr int kGroupUnits = kGroup / (32 * Division::kUnitPairs);
-  const int units = args.padded_outputs / (32 * Division::kUnitPairs);
-  const int total_quads = args.padded_inputs / 64;
-  const int chunk_items = units * Division::kChunkQuads;
-  for (int group = threadIdx.x; group < args.padded_outputs / kGroup; group += kWarps * 32) {
-    int items = 0;
-    for (int chunk = first / chunk_items; chunk * chunk_items < last; ++chunk) {
-      const int quads = min(Division::kChunkQuads, total_quads - chunk * Division::kChunkQuads);
-      const int begin = chunk * chunk_items + group * (kGroupUnits * quads);
-      items += max(0, min(last, begin + kGroupUnits * quads) - max(first, begin));
+// The sums of a round, [units, tiles, fragments, 4, 32] as the tensor cores leave them, to floats
+// of this chunk. Clears them.
+template <typename D>
+__device__ inline void write_round(int* sums, const RowSlice* rows, const Arguments& args,
+                                   const Cursor<D>& at) {
+  const int columns = at.units * D::kUnitOutputs;
+  for (int column = threadIdx.x; column < columns; column += kWarps * 32) {
+    // Register 0 and 1 of a lane: output lane / 4, planes of row lane % 4. Registers 2 and 3: the
+    // output 8 further.
+    int* of_column =
+        sums + column / 16 * (D::kFragments * 128) + column / 8 % 2 * 64 + column % 8 * 4;
+    float* to = args.partial +
+                static_cast<std::size_t>(at.chunk) * args.rows * args.padded_outputs +
+                at.unit * D::kUnitOutputs + column;
+#pragma unroll
+    for (int f = 0; f < D::kFragments; ++f) {
+      int4* high_at = reinterpret_cast<int4*>(of_column + f * 128);
+      int4* low_at = reinterpret_cast<int4*>(of_column + f * 128 + 32);
+      const int4 high4 = *high_at;
+      const int4 low4 = *low_at;
+      *high_at = *low_at = make_int4(0, 0, 0, 0);
+      const int high[4] = {high4.x, high4.y, high4.z, high4.w};
+      const int low[4] = {low4.x, low4.y, low4.z, low4.w};
+#pragma unroll
+      for (int r = 0; r < kRowsPerFragment; ++r) {
+        const int row = f * kRowsPerFragment + r;
+        if (row >= args.rows) break;
+        const RowSlice s = rows[row];
+        const float scale = __uint_as_float(s.most) * (kHadamardScale / kLargest);
+        const float product = fmaf(static_cast<float>(high[r] - kMeanBytes * s.high), 256.0f,
+                                   static_cast<float>(low[r] - kMeanBytes * s.low));
+        const float x_sum = fmaf(static_cast<float>(s.high), 256.0f, static_cast<float>(s.low));
+        __stcg(to + static_cast<std::size_t>(row) * args.padded_outputs,
+               scale * fmaf(product, kStep, x_sum * kOffset));
+      }
     }
-    if (items == 0) continue;
+  }
+}
+
+// Counts the block's units in the groups of 128 outputs that they belong to. `completed` becomes
+// the number of groups of which this block is the last, and they themselves.
+template <typename D>
+__device__ inline void arrive(int* completed, const Arguments& args, int first, int last) {
+  constexpr int kGroupUnits = kGroup / D::kUnitOutputs;
+  const int chunk_units = args.padded_outputs / D::kUnitOutputs;
+  const int chunks = (args.padded_inputs / 64 + D::kChunkQuads - 1) / D::kChunkQuads;
+  for (int group = threadIdx.x; group < args.padded_outputs / kGroup; group += kWarps * 32) {
+    int units = 0;
+    for (int chunk = first / chunk_units; chunk * chunk_units < last; ++chunk) {
+      const int begin = chunk * chunk_units + group * kGroupUnits;
+      units += max(0, min(last, begin + kGroupUnits) - max(first, begin));
+    }
+    if (units == 0) continue;
     __threadfence();  // the sums before the count
-    const std::uint32_t before = atomicAdd(args.arrived + group, static_cast<std::uint32_t>(items));
-    if (before + items != static_cast<std::uint32_t>(total_quads * kGroupUnits)) continue;
+    const std::uint32_t before = atomicAdd(args.arrived + group, static_cast<std::uint32_t>(units));
+    if (before + units != static_cast<std::uint32_t>(chunks * kGroupUnits)) continue;
     args.arrived[group] = 0;
     completed[1 + atomicAdd(completed, 1)] = group;
     __threadfence();  // the count before the others' sums
   }
 }
 
-// Makes floats of the slices' sums of 32 outputs of a fragment's four rows and adds them up in
-// order, as `values` [4, kGroup] of the group. Zeroes the sums for the next call.
-__device__ inline void add_slices(float* values, const Arguments& args, int group, int fragment,
-                                  int quarter, int lane) {
-  // A tile's registers of a lane: plane 0 and 1 of output lane / 4 and row lane % 4, then of the
-  // output 8 further.
-  const int tile_sums = args.fragments * 128;
-  const std::size_t slice_sums = static_cast<std::size_t>(args.padded_outputs / 16) * tile_sums;
-  int* from = args.sums + static_cast<std::size_t>(group * 8 + quarter * 2) * tile_sums +
-              fragment * 128 + lane;
-  const int row = min(fragment * kRowsPerFragment + lane % 4, args.rows - 1);
-  float sums[4] = {};
+// Adds up the chunks of a completed group's row in order, rotates and scales. Half a warp each.
+__device__ inline void finish_rows(const int* completed, const Arguments& args, int chunks) {
+  const int lane = threadIdx.x % 32;
+  const int tasks = completed[0] * args.rows;
+  for (int pair = threadIdx.x / 32 * 2; pair < tasks; pair += kWarps * 2) {
+    const int task = min(pair + lane / 16, tasks - 1);
+    const int row = task % args.rows;
+    const int first = completed[1 + task / args.rows] * kGroup + lane % 16 * 8;
+    const float* from = args.partial + static_cast<std::size_t>(row) * args.padded_outputs + first;
+    const std::size_t chunk_floats = static_cast<std::size_t>(args.rows) * args.padded_outputs;
+    const uint4 packed = *reinterpret_cast<const uint4*>(args.svh + first);
+    float values[8] = {};
 #pragma unroll 4
-  for (int slice = 0; slice < args.slices; ++slice) {
-    const int4 info =
-        __ldcg(reinterpret_cast<const int4*>(args.row_slices + slice * args.rows + row));
-    int* at = from + slice * slice_sums;
-    int planes[4][2];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) planes[i / 2][i % 2] = __ldcg(at + i / 4 * tile_sums + i % 4 * 32);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) __stcg(at + i / 4 * tile_sums + i % 4 * 32, 0);
-    const float scale = __int_as_float(info.x) * (kHadamardScale / kLargest);
-    const float x_sum = fmaf(static_cast<float>(info.y), 256.0f, static_cast<float>(info.z));
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float product = fmaf(static_cast<float>(planes[i][0] - kMeanBytes * info.y), 256.0f,
-                                 static_cast<float>(planes[i][1] - kMeanBytes * info.z));
-      sums[i] += scale * fmaf(product, kStep, x_sum * kOffset);
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      const auto* four = reinterpret_cast<const float4*>(from + chunk * chunk_floats);
+      const float4 a = __ldcg(four);
+      const float4 b = __ldcg(four + 1);
+      values[0] += a.x, values[1] += a.y, values[2] += a.z, values[3] += a.w;
+      values[4] += b.x, values[5] += b.y, values[6] += b.z, values[7] += b.w;
     }
-  }
+    hadamard(values, lane);
+    if (pair + lane / 16 >= tasks) continue;
+    const std::uint32_t scales[4] = {packed.x, packed.y, packed.z, packed.w};
+    float* y = args.y + static_cast<std::size_t>(row) * args.outputs;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    values[lane % 4 * kGroup + quarter * 32 + i * 8 + lane / 4] = sums[i];
-  }
-}
-
-// Rotates and scales a row's group.
-__device__ inline void write_group(const float* values, const Arguments& args, int group, int row,
-                                   int lane) {
-  const int output = group * kGroup + lane * 4;
-  const float4 four = reinterpret_cast<const float4*>(values)[lane];
-  float sums[4] = {four.x, four.y, four.z, four.w};
-  hadamard(sums, lane);
-  const uint2 packed = *reinterpret_cast<const uint2*>(args.svh + output);
-  const float2 a = __half22float2(reinterpret_cast<const __half2&>(packed.x));
-  const float2 b = __half22float2(reinterpret_cast<const __half2&>(packed.y));
-  const float scales[4] = {a.x, a.y, b.x, b.y};
-  float* y = args.y + static_cast<std::size_t>(row) * args.outputs;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    if (output + i >= args.outputs) continue;
-    y[output + i] = sums[i] * (scales[i] * kHadamardScale) +
-                    (args.bias != nullptr ? args.bias[output + i] : 0.0f);
+    for (int i = 0; i < 8; ++i) {
+      const float2 two = __half22float2(reinterpret_cast<const __half2&>(scales[i / 2]));
+      const float value = values[i] * ((i % 2 == 0 ? two.x : two.y) * kHadamardScale);
+      const int output = first + i;
+      if (output < args.outputs) y[output] = value + (args.bias != nullptr ? args.bias[output] : 0);
+    }
   }
 }
 
 // What a block does after its products: where it is the last of a group, it finishes the group.
-// `memory` is what the operand needs no more.
-constexpr std::uint32_t kMostGroups = 4095;  // of a list of 16 KB
-template <typename Division, int kFragments>
+// `memory` has room for a list of all groups.
+template <typename D>
 __device__ inline void finish(std::uint8_t* memory, const Arguments& args, int first, int last) {
-  constexpr int kBatch = kFragments > 4 ? 4 : 8;  // groups at a time
   int* completed = reinterpret_cast<int*>(memory);
-  float* values = reinterpret_cast<float*>(memory + (kMostGroups + 1) * sizeof(int));
-  const int lane = threadIdx.x % 32;
-  const int warp = threadIdx.x / 32;
   if (threadIdx.x == 0) completed[0] = 0;
   __syncthreads();
-  arrive<Division>(completed, args, first, last);
+  arrive<D>(completed, args, first, last);
   __syncthreads();
-  for (int done = 0; done < completed[0]; done += kBatch) {
-    const int groups = min(kBatch, completed[0] - done);
-    for (int task = warp; task < groups * kFragments * 4; task += kWarps) {
-      const int fragment = task / 4 % kFragments;
-      const int in_batch = task / (4 * kFragments);
-      add_slices(values + (in_batch * kFragments + fragment) * (kRowsPerFragment * kGroup), args,
-                 completed[1 + done + in_batch], fragment, task % 4, lane);
-    }
-    __syncthreads();
-    for (int task = warp; task < groups * args.rows; task += kWarps) {
-      const int row = task % args.rows;
-      const int in_batch = task / args.rows;
-      write_group(values + (in_batch * kFragments * kRowsPerFragment + row) * kGroup, args,
-                  completed[1 + done + in_batch], row, lane);
-    }
-    __syncthreads();
+  finish_rows(completed, args, (args.padded_inputs / 64 + D::kChunkQuads - 1) / D::kChunkQuads);
+}
+constexpr std::uint32_t kMostGroups = 4095;  // a list of 16 KB
+
+template <typename D>
+__device__ inline void clear(int* sums) {
+  for (int i = threadIdx.x; i < D::kSumsBytes / 16; i += kWarps * 32) {
+    reinterpret_cast<int4*>(sums)[i] = make_int4(0, 0, 0, 0);
   }
 }
 
-// A block's items of `total`.
-__device__ inline int first_item(int total, unsigned block) {
-  return static_cast<int>(static_cast<long long>(total) * block / gridDim.x);
+// A block's first unit.
+template <typename D>
+__device__ inline int first_unit(const Arguments& args, unsigned block) {
+  const int chunks = (args.padded_inputs / 64 + D::kChunkQuads - 1) / D::kChunkQuads;
+  const long long total = static_cast<long long>(args.padded_outputs / D::kUnitOutputs) * chunks;
+  return static_cast<int>(total * block / gridDim.x);
 }
 
 // ---- Up to 8 rows: every block rotates the activations itself, and mma.sync multiplies.
@@ -588,71 +594,72 @@ __device__ inline void multiply(int (&sums)[4], std::uint32_t a0, std::uint32_t 
 
 // A warp takes two pairs of tiles where its registers hold their bits and sums.
 template <int kDoubleBits, int kFragments>
-using FewRows =
-    Division<(kDoubleBits * kFragments > 16 || kDoubleBits > 12 ? 1 : 2), 1, kSliceQuads>;
+using FewRows = Division<(kDoubleBits * kFragments > 16 || kDoubleBits > 12 ? 1 : 2), 1,
+                         kSliceQuads, kFragments>;
 template <int kFragments>
-constexpr int kFewRowsShared = kFragments* kSliceQuads* kFragmentWords * 16;
+constexpr int kFewRowsOperand = kFragments* kSliceQuads* kFragmentWords * 16;
 
 template <int kDoubleBits, int kFragments>
 __global__ void __launch_bounds__(kWarps * 32, 1) exl3_mul1_few_rows(const Arguments args) {
   using D = FewRows<kDoubleBits, kFragments>;
   extern __shared__ __align__(128) std::uint8_t memory[];
-  __shared__ RowSlice rows[kFragments * kRowsPerFragment];
+  __shared__ RowSlice rows[D::kMostRows];
   uint4* operand = reinterpret_cast<uint4*>(memory);
+  int* sums = reinterpret_cast<int*>(memory + kFewRowsOperand<kFragments>);
   const int lane = threadIdx.x % 32;
 
-  const int total = args.padded_outputs / (32 * D::kUnitPairs) * (args.padded_inputs / 64);
-  const int first = first_item(total, blockIdx.x);
-  const int last = first_item(total, blockIdx.x + 1);
-  Cursor<D> at;
-  at.start(args, first, last);
+  const int first = first_unit<D>(args, blockIdx.x);
+  const int last = first_unit<D>(args, blockIdx.x + 1);
+  Cursor<D> at(args, first, last);
   // The weights do not depend on the kernel before.
-  Fetcher<kDoubleBits, D> fetcher;
+  Fetcher<kDoubleBits, D> fetcher(args, at);
   TilePair<kDoubleBits> tiles[D::kWarpPairs];
-  fetcher.start(args, at);
   fetcher.fetch(tiles);
+  clear<D>(sums);
   let_the_next_kernel_start();
   wait_for_the_kernel_before();
 
+  int loaded = -1;
   int acc[D::kWarpPairs * 2][kFragments][4] = {};
-  for (; !at.done(); at.next_chunk()) {
-    if (threadIdx.x < kFragments * kRowsPerFragment) rows[threadIdx.x] = {};
-    __syncthreads();
-    prepare<kFragments>(operand, rows, args, at.chunk);
-    // For whoever finishes. (All blocks write the same.)
-    if (threadIdx.x < args.rows) {
-      const RowSlice& row = rows[threadIdx.x];
-      __stcg(reinterpret_cast<int4*>(args.row_slices + at.chunk * args.rows + threadIdx.x),
-             make_int4(static_cast<int>(row.most), row.high, row.low, 0));
+  while (at.left > 0) {
+    if (at.chunk != loaded) {
+      if (threadIdx.x < D::kMostRows) rows[threadIdx.x] = {};
+      __syncthreads();
+      prepare<kFragments>(operand, rows, args, at.chunk);
+      loaded = at.chunk;
     }
-    run_share<kDoubleBits, kFragments>(
-        at, fetcher, tiles, acc, args, [&](TilePair<kDoubleBits>(&now)[D::kWarpPairs], int quad) {
-          const uint4* b = operand + quad * kFragmentWords + lane;
+    run_share<kDoubleBits, D>(at, fetcher, tiles, acc, sums,
+                              [&](TilePair<kDoubleBits>(&now)[D::kWarpPairs], int quad) {
+                                const uint4* b = operand + quad * kFragmentWords + lane;
 #pragma unroll
-          for (int j = 0; j < D::kWarpPairs; ++j) now[j].find_start(lane);
+                                for (int j = 0; j < D::kWarpPairs; ++j) now[j].find_start(lane);
 #pragma unroll
-          for (int eight = 0; eight < 4; ++eight) {
-            uint4 x[kFragments];
+                                for (int eight = 0; eight < 4; ++eight) {
+                                  uint4 x[kFragments];
 #pragma unroll
-            for (int f = 0; f < kFragments; ++f) {
-              x[f] = b[f * (kSliceQuads * kFragmentWords) + eight * 32];
-            }
+                                  for (int f = 0; f < kFragments; ++f) {
+                                    x[f] = b[f * (kSliceQuads * kFragmentWords) + eight * 32];
+                                  }
 #pragma unroll
-            for (int j = 0; j < D::kWarpPairs * 2; ++j) {
-              std::uint32_t w[8];
+                                  for (int j = 0; j < D::kWarpPairs * 2; ++j) {
+                                    std::uint32_t w[8];
 #pragma unroll
-              for (int i = 0; i < 8; ++i) w[i] = now[j / 2].product(j % 2, eight * 8 + i);
+                                    for (int i = 0; i < 8; ++i)
+                                      w[i] = now[j / 2].product(j % 2, eight * 8 + i);
 #pragma unroll
-              for (int f = 0; f < kFragments; ++f) {
-                multiply(acc[j][f], w[0], w[4], w[1], w[5], x[f].x, x[f].y);
-                multiply(acc[j][f], w[2], w[6], w[3], w[7], x[f].z, x[f].w);
-              }
-            }
-          }
-        });
+                                    for (int f = 0; f < kFragments; ++f) {
+                                      multiply(acc[j][f], w[0], w[4], w[1], w[5], x[f].x, x[f].y);
+                                      multiply(acc[j][f], w[2], w[6], w[3], w[7], x[f].z, x[f].w);
+                                    }
+                                  }
+                                }
+                              });
+    __syncthreads();
+    write_round<D>(sums, rows, args, at);
+    at.next_round();
     __syncthreads();
   }
-  finish<D, kFragments>(memory, args, first, last);
+  finish<D>(memory, args, first, last);
 }
 
 // ---- 9 to 32 rows on Hopper: wgmma, whose four warps hold 16 outputs each and which reads the
@@ -671,20 +678,24 @@ struct WideOperand {
 };
 
 template <int kFragments>
-using ManyRows = Division<4, 4, 64 / kFragments>;
+using ManyRows = Division<4, 4, 64 / kFragments, kFragments>;
 template <int kFragments>
-constexpr int kManyRowsShared =
+constexpr int kManyRowsOperand =
     WideOperand<kFragments>::kQuadBytes* ManyRows<kFragments>::kChunkQuads;
 
-// A chunk's codes as the operand.
+// A chunk's codes as the operand, and what is known of the rows.
 template <int kFragments>
-__device__ inline void load_operand(std::uint8_t* operand, const Arguments& args, int chunk) {
+__device__ inline void load_operand(std::uint8_t* operand, RowSlice* rows, const Arguments& args,
+                                    int chunk) {
   using D = ManyRows<kFragments>;
   using Operand = WideOperand<kFragments>;
   constexpr int kFours = D::kChunkQuads * 16;  // of codes, a row
   const int slice = chunk * D::kChunkQuads / kSliceQuads;
   const std::int16_t* codes = args.codes + static_cast<std::size_t>(slice) * args.rows * kSlice +
                               chunk * D::kChunkQuads % kSliceQuads * 64;
+  if (threadIdx.x < args.rows) {
+    rows[threadIdx.x] = args.row_slices[slice * args.rows + threadIdx.x];
+  }
   for (int i = threadIdx.x; i < args.rows * kFours; i += kWarps * 32) {
     const int row = i / kFours;
     const int k = i % kFours * 4;
@@ -740,18 +751,18 @@ __global__ void __launch_bounds__(kWarps * 32, 1) exl3_mul1_many_rows(const Argu
   using D = ManyRows<kFragments>;
   using Operand = WideOperand<kFragments>;
   extern __shared__ __align__(128) std::uint8_t memory[];
+  __shared__ RowSlice rows[D::kMostRows];
+  int* sums = reinterpret_cast<int*>(memory + kManyRowsOperand<kFragments>);
   const int lane = threadIdx.x % 32;
 
-  const int total = args.padded_outputs / (32 * D::kUnitPairs) * (args.padded_inputs / 64);
-  const int first = first_item(total, blockIdx.x);
-  const int last = first_item(total, blockIdx.x + 1);
-  Cursor<D> at;
-  at.start(args, first, last);
+  const int first = first_unit<D>(args, blockIdx.x);
+  const int last = first_unit<D>(args, blockIdx.x + 1);
+  Cursor<D> at(args, first, last);
   // The weights do not depend on the kernel before.
-  Fetcher<kDoubleBits, D> fetcher;
+  Fetcher<kDoubleBits, D> fetcher(args, at);
   TilePair<kDoubleBits> tiles[1];
-  fetcher.start(args, at);
   fetcher.fetch(tiles);
+  clear<D>(sums);
   let_the_next_kernel_start();
   wait_for_the_kernel_before();
 
@@ -761,12 +772,16 @@ __global__ void __launch_bounds__(kWarps * 32, 1) exl3_mul1_many_rows(const Argu
       static_cast<std::uint64_t>(__cvta_generic_to_shared(memory)) >> 4 |
       static_cast<std::uint64_t>(Operand::kInputBytes / 16) << 16 | std::uint64_t{128 / 16} << 32;
   int acc[2][kFragments][4] = {};
-  for (; !at.done(); at.next_chunk()) {
-    load_operand<kFragments>(memory, args, at.chunk);
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    __syncthreads();
-    run_share<kDoubleBits, kFragments>(
-        at, fetcher, tiles, acc, args, [&](TilePair<kDoubleBits>(&now)[1], int quad) {
+  int loaded = -1;
+  while (at.left > 0) {
+    if (at.chunk != loaded) {
+      load_operand<kFragments>(memory, rows, args, at.chunk);
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+      __syncthreads();
+      loaded = at.chunk;
+    }
+    run_share<kDoubleBits, D>(
+        at, fetcher, tiles, acc, sums, [&](TilePair<kDoubleBits>(&now)[1], int quad) {
           now[0].find_start(lane);
 #pragma unroll
           for (int eight = 0; eight < 4; ++eight) {
@@ -790,8 +805,11 @@ __global__ void __launch_bounds__(kWarps * 32, 1) exl3_mul1_many_rows(const Argu
           }
         });
     __syncthreads();
+    write_round<D>(sums, rows, args, at);
+    at.next_round();
+    __syncthreads();
   }
-  finish<D, kFragments>(memory, args, first, last);
+  finish<D>(memory, args, first, last);
 #endif
 }
 
@@ -834,10 +852,10 @@ struct Variant {
 // Fragments 1, 2, 4 and 8.
 template <int kDoubleBits>
 constexpr Variant kVariants[] = {
-    {exl3_mul1_few_rows<kDoubleBits, 1>, kFewRowsShared<1>},
-    {exl3_mul1_few_rows<kDoubleBits, 2>, kFewRowsShared<2>},
-    {exl3_mul1_many_rows<kDoubleBits, 4>, kManyRowsShared<4>},
-    {exl3_mul1_many_rows<kDoubleBits, 8>, kManyRowsShared<8>},
+    {exl3_mul1_few_rows<kDoubleBits, 1>, kFewRowsOperand<1> + FewRows<kDoubleBits, 1>::kSumsBytes},
+    {exl3_mul1_few_rows<kDoubleBits, 2>, kFewRowsOperand<2> + FewRows<kDoubleBits, 2>::kSumsBytes},
+    {exl3_mul1_many_rows<kDoubleBits, 4>, kManyRowsOperand<4> + ManyRows<4>::kSumsBytes},
+    {exl3_mul1_many_rows<kDoubleBits, 8>, kManyRowsOperand<8> + ManyRows<8>::kSumsBytes},
 };
 
 // By twice the bits.
@@ -859,8 +877,19 @@ int slices_of(const Exl3Layer& layer) {
 constexpr std::uint32_t kMostFeatures = kMostGroups * kGroup;
 constexpr std::size_t kCountBytes = (kMostGroups + 1) * sizeof(std::uint32_t);
 
-std::size_t row_slices_bytes(const Exl3Layer& layer, std::uint32_t rows) {
-  return (slices_of(layer) * rows * sizeof(RowSlice) + 255) / 256 * 256;
+// The parts of the scratch memory, each a multiple of 256 bytes.
+struct Scratch {
+  std::size_t row_slices, codes, end;
+};
+Scratch scratch_of(const Exl3Layer& layer, std::uint32_t rows) {
+  const auto round_up = [](std::size_t bytes) { return (bytes + 255) / 256 * 256; };
+  const std::size_t slices = slices_of(layer);
+  const std::size_t chunks = rows > 16 ? 2 * slices : slices;
+  Scratch at{};
+  at.row_slices = chunks * rows * layer.padded_outputs * sizeof(float);
+  at.codes = at.row_slices + round_up(slices * rows * sizeof(RowSlice));
+  at.end = at.codes + slices * rows * kSlice * sizeof(std::int16_t);
+  return at;
 }
 
 Status check_layer(const Exl3Layer& layer) {
@@ -934,10 +963,7 @@ Status exl3_mul1_arrange(const Exl3Layer& layer, const std::uint32_t* trellis,
 }
 
 Exl3Workspace exl3_mul1_workspace(const Exl3Layer& layer, std::uint32_t rows) {
-  const std::size_t slices = slices_of(layer);
-  const std::size_t fragments = std::size_t{1} << variant_of(rows);
-  return {kCountBytes + slices * (layer.padded_outputs / 16) * fragments * 128 * sizeof(int),
-          row_slices_bytes(layer, rows) + slices * rows * kSlice * sizeof(std::int16_t)};
+  return {kCountBytes, scratch_of(layer, rows).end};
 }
 
 Status exl3_mul1(const Exl3Layer& layer, const float* x, std::uint32_t rows, float* y, void* zeroed,
@@ -960,18 +986,17 @@ Status exl3_mul1(const Exl3Layer& layer, const float* x, std::uint32_t rows, flo
   args.bias = layer.bias;
   args.x = x;
   args.y = y;
+  const Scratch at = scratch_of(layer, rows);
+  auto* base = static_cast<std::uint8_t*>(scratch);
   args.arrived = static_cast<std::uint32_t*>(zeroed);
-  args.sums = reinterpret_cast<int*>(static_cast<std::uint8_t*>(zeroed) + kCountBytes);
-  args.row_slices = static_cast<RowSlice*>(scratch);
-  args.codes = reinterpret_cast<std::int16_t*>(static_cast<std::uint8_t*>(scratch) +
-                                               row_slices_bytes(layer, rows));
-  args.fragments = 1 << variant_of(rows);
+  args.partial = reinterpret_cast<float*>(base);
+  args.row_slices = reinterpret_cast<RowSlice*>(base + at.row_slices);
+  args.codes = reinterpret_cast<std::int16_t*>(base + at.codes);
   args.rows = static_cast<int>(rows);
   args.inputs = static_cast<int>(layer.inputs);
   args.outputs = static_cast<int>(layer.outputs);
   args.padded_inputs = static_cast<int>(layer.padded_inputs);
   args.padded_outputs = static_cast<int>(layer.padded_outputs);
-  args.slices = slices_of(layer);
   if (auto status =
           check(cudaFuncSetAttribute(variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                      variant.shared_bytes),
@@ -980,8 +1005,8 @@ Status exl3_mul1(const Exl3Layer& layer, const float* x, std::uint32_t rows, flo
     return status;
   }
   if (rows > 8) {
-    if (auto status = launch(exl3_mul1_prepare, dim3(args.slices, rows), kPrepareThreads, 0, device,
-                             stream, args);
+    if (auto status = launch(exl3_mul1_prepare, dim3(slices_of(layer), rows), kPrepareThreads, 0,
+                             device, stream, args);
         !status) {
       return status;
     }
