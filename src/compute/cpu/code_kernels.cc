@@ -20,18 +20,6 @@ struct Shape {};
 // Rows whose sums of a group are under way at once, in two registers each.
 constexpr std::size_t kBatchRows = HWY_TARGET <= HWY_AVX3 ? 4 : 2;
 
-HWY_INLINE VI broadcast_four(const std::int8_t* codes) {
-  std::int32_t four;
-  std::memcpy(&four, codes, sizeof(four));
-  return hn::Set(DI(), four);
-}
-
-template <int kBits>
-HWY_INLINE VI dot(VI sum, VU codes, const std::int8_t* x) {
-  if constexpr (kBits == 8) return dot8(sum, codes, broadcast_four(x));
-  return dot7(sum, codes, broadcast_four(x));
-}
-
 // sums[r] = the products of a group's codes, four inputs to a vector, with row r's activations.
 // Neighbouring instructions belong to different sums, so that none waits for the one before it; a
 // single row's sums are taken in two halves for that.
@@ -71,7 +59,7 @@ HWY_INLINE void dot_rows(const VU (&codes)[kQuads], const CodedGroup* x, std::si
 // group there. More rows share each load of codes; the order of every row's sum is the same.
 template <std::size_t kRows, std::size_t kTile, std::size_t kGroup, bool kMinimums, int kBits>
 HWY_INLINE void multiply_rows(Shape<kGroup, kMinimums, kBits>, const Panel& panel,
-                              const CodedGroup* x, std::size_t inputs, float* sums) {
+                              const CodedGroup* x, std::size_t inputs, Ahead& ahead, float* sums) {
   const DF df;
   constexpr std::size_t kQuads = kGroup / 4;
   const auto* quads = reinterpret_cast<const std::uint32_t*>(panel.codes);
@@ -80,6 +68,7 @@ HWY_INLINE void multiply_rows(Shape<kGroup, kMinimums, kBits>, const Panel& pane
   ESPALIER_UNROLL
   for (std::size_t r = 0; r < kRows; ++r) total[r] = hn::LoadU(df, sums + r * kLanes);
   for (std::size_t g = 0; g < inputs / kGroup; ++g) {
+    if (g * kGroup % kCodedGroup == 0) ahead.ask();
     VU codes[kQuads];
     ESPALIER_UNROLL
     for (std::size_t q = 0; q < kQuads; ++q) {
@@ -113,49 +102,51 @@ HWY_INLINE void multiply_rows(Shape<kGroup, kMinimums, kBits>, const Panel& pane
 
 template <std::size_t kTile, typename Shape>
 HWY_INLINE void multiply_tile(Shape shape, const Panel& panel, const CodedGroup* x,
-                              std::size_t inputs, float* sums) {
+                              std::size_t inputs, Ahead& ahead, float* sums) {
   // What the registers hold.
   constexpr std::size_t kRows = HWY_MIN(kTile, HWY_TARGET <= HWY_AVX3 ? 8 : 4);
+  Ahead nothing;
   for (std::size_t r = 0; r < kTile; r += kRows) {
-    multiply_rows<kRows, kTile>(shape, panel, x + r, inputs, sums + r * kLanes);
+    multiply_rows<kRows, kTile>(shape, panel, x + r, inputs, r == 0 ? ahead : nothing,
+                                sums + r * kLanes);
   }
 }
 
 template <std::size_t kGroup, bool kMinimums, int kBits>
 HWY_NOINLINE void multiply_all(Shape<kGroup, kMinimums, kBits> shape, const Panel& panel,
                                const CodedRows& x, std::size_t first, std::size_t inputs,
-                               float* sums) {
+                               Ahead& ahead, float* sums) {
   const std::size_t x_groups = x.inputs / kCodedGroup;
   const std::size_t first_group = first / kCodedGroup;
+  Ahead nothing;
   for (std::size_t r = 0; r < x.rows;) {
     const std::size_t rows = tile_rows(x.rows, r);
     const CodedGroup* tile = x.groups + r * x_groups + first_group * rows;
     float* to = sums + r * kLanes;
+    Ahead& asks = r == 0 ? ahead : nothing;
     if (rows == 8) {
-      multiply_tile<8>(shape, panel, tile, inputs, to);
+      multiply_tile<8>(shape, panel, tile, inputs, asks, to);
     } else if (rows == 4) {
-      multiply_tile<4>(shape, panel, tile, inputs, to);
+      multiply_tile<4>(shape, panel, tile, inputs, asks, to);
     } else if (rows == 2) {
-      multiply_tile<2>(shape, panel, tile, inputs, to);
+      multiply_tile<2>(shape, panel, tile, inputs, asks, to);
     } else {
-      multiply_tile<1>(shape, panel, tile, inputs, to);
+      multiply_tile<1>(shape, panel, tile, inputs, asks, to);
     }
     r += rows;
   }
 }
 
 void multiply(const CodeShape& shape, const Panel& panel, const CodedRows& x, std::size_t first,
-              std::size_t inputs, float* sums) {
-  if (shape.group == 32) {
-    if (shape.minimums) {
-      if (shape.bits == 8) return multiply_all(Shape<32, true, 8>(), panel, x, first, inputs, sums);
-      return multiply_all(Shape<32, true, 7>(), panel, x, first, inputs, sums);
-    }
-    if (shape.bits == 8) return multiply_all(Shape<32, false, 8>(), panel, x, first, inputs, sums);
-    return multiply_all(Shape<32, false, 7>(), panel, x, first, inputs, sums);
+              std::size_t inputs, Ahead& ahead, float* sums) {
+  const auto with = [&](auto s) { multiply_all(s, panel, x, first, inputs, ahead, sums); };
+  if (shape.group == 16) {
+    return shape.minimums ? with(Shape<16, true, 7>()) : with(Shape<16, false, 7>());
   }
-  if (shape.minimums) return multiply_all(Shape<16, true, 7>(), panel, x, first, inputs, sums);
-  return multiply_all(Shape<16, false, 7>(), panel, x, first, inputs, sums);
+  if (shape.bits == 8) {
+    return shape.minimums ? with(Shape<32, true, 8>()) : with(Shape<32, false, 8>());
+  }
+  return shape.minimums ? with(Shape<32, true, 7>()) : with(Shape<32, false, 7>());
 }
 
 // Codes the 32 activations at x.

@@ -69,10 +69,10 @@ void unpack_blocks(const pack::Matrix& w, std::size_t row, std::size_t first, st
   for (std::size_t b = 0; b < blocks; ++b) {
     prefetch<Block>(rows, b * sizeof(Block), ahead);
     const std::size_t groups = b * (Block::kValues / Codes::kShape.group);
-    Codes::unpack(rows, b * sizeof(Block),
-                  BlockWriter{.to_codes = panel.codes + b * Block::kValues * kLanes,
-                              .to_scales = panel.scales + groups * kLanes,
-                              .to_minimums = panel.minimums + groups * kLanes});
+    const BlockWriter to = {.to_codes = panel.codes + b * Block::kValues * kLanes,
+                            .to_scales = panel.scales + groups * kLanes,
+                            .to_minimums = panel.minimums + groups * kLanes};
+    Codes::unpack(rows, b * sizeof(Block), to);
   }
 }
 
@@ -81,21 +81,102 @@ template <typename Codes>
 void unpack_arranged(const std::byte* rows, std::size_t first, std::size_t inputs, Panel& panel) {
   using Block = typename Codes::Block;
   constexpr std::size_t kBytes = sizeof(Block) * kLanes;
-  constexpr std::size_t kLine = 64;
-  // Further than the processor's own prefetching looks ahead.
-  constexpr std::size_t kAhead = 4096;
   const auto* bytes = reinterpret_cast<const std::uint8_t*>(rows) + first / Block::kValues * kBytes;
   for (std::size_t b = 0; b < inputs / Block::kValues; ++b, bytes += kBytes) {
-    for (std::size_t line = 0; line < kBytes; line += kLine) {
-      hwy::Prefetch(
-          reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(bytes) + kAhead + line));
-    }
     const std::size_t groups = b * (Block::kValues / Codes::kShape.group);
-    Codes::unpack(SideBySide{bytes}, 0,
-                  BlockWriter{.to_codes = panel.codes + b * Block::kValues * kLanes,
-                              .to_scales = panel.scales + groups * kLanes,
-                              .to_minimums = panel.minimums + groups * kLanes});
+    const BlockWriter to = {.to_codes = panel.codes + b * Block::kValues * kLanes,
+                            .to_scales = panel.scales + groups * kLanes,
+                            .to_minimums = panel.minimums + groups * kLanes};
+    Codes::unpack(SideBySide{bytes}, 0, to);
   }
+}
+
+// What takes the place of a BlockWriter for a single row: codes are multiplied where they are
+// unpacked, in registers. Every index must be a constant once loops are unrolled.
+template <typename Codes>
+class BlockProduct {
+ public:
+  HWY_INLINE BlockProduct(const CodedGroup* x, Ahead& ahead) : x_(x), ahead_(ahead) {
+    ESPALIER_UNROLL
+    for (std::size_t g = 0; g < kGroups; ++g) {
+      ESPALIER_UNROLL
+      for (std::size_t h = 0; h < kHalves; ++h) {
+        high_[g][h] = hn::Zero(DI());
+        low_[g][h] = hn::Zero(DI());
+      }
+      if constexpr (kShape.zero != 0) {
+        low_[g][0] = hn::Set(DI(), x[g / kParts].offsets[g % kParts]);
+      }
+    }
+  }
+
+  HWY_INLINE void codes(std::size_t quad, VU four) {
+    constexpr std::size_t kCodedQuads = kCodedGroup / 4;
+    if (quad % kCodedQuads == 0) ahead_.ask();
+    const CodedGroup& group = x_[quad / kCodedQuads];
+    const std::size_t at = quad % kCodedQuads * 4;
+    const std::size_t g = quad * 4 / kShape.group;
+    const std::size_t h = (quad ^ quad >> 2) % kHalves;
+    high_[g][h] = dot<kShape.bits>(high_[g][h], four, group.high + at);
+    low_[g][h] = dot<kShape.bits>(low_[g][h], four, group.low + at);
+  }
+  HWY_INLINE void scale(std::size_t group, VF scale) { scales_[group] = scale; }
+  HWY_INLINE void minimum(std::size_t group, VF minimum) { minimums_[group] = minimum; }
+
+  // `sum` + the block's products: the same operations as for many rows.
+  [[nodiscard]] HWY_INLINE VF add_to(VF sum) const {
+    const DF df;
+    ESPALIER_UNROLL
+    for (std::size_t g = 0; g < kGroups; ++g) {
+      const CodedGroup& group = x_[g / kParts];
+      VI high = high_[g][0];
+      VI low = low_[g][0];
+      if constexpr (kHalves == 2) {
+        high = hn::Add(high, high_[g][1]);
+        low = hn::Add(low, low_[g][1]);
+      }
+      const VF dots = hn::ConvertTo(df, hn::Add(low, hn::ShiftLeft<7>(high)));
+      sum = hn::MulAdd(dots, hn::Mul(scales_[g], hn::Set(df, group.scale)), sum);
+      if constexpr (kShape.minimums) {
+        sum = hn::MulAdd(minimums_[g], hn::Set(df, group.sums[g % kParts]), sum);
+      }
+    }
+    return sum;
+  }
+
+ private:
+  static constexpr CodeShape kShape = Codes::kShape;
+  static constexpr std::size_t kGroups = Codes::Block::kValues / kShape.group;
+  static constexpr std::size_t kParts = kCodedGroup / kShape.group;
+  // A single group's sums are taken in two halves, so that fewer instructions wait for another.
+  static constexpr std::size_t kHalves = kGroups == 1 ? 2 : 1;
+
+  const CodedGroup* x_;
+  Ahead& ahead_;
+  VI high_[kGroups][kHalves];
+  VI low_[kGroups][kHalves];
+  VF scales_[kGroups];
+  VF minimums_[kGroups];
+};
+
+// CodeKernel::multiply_arranged of such a format.
+template <typename Codes>
+void multiply_arranged(const std::byte* rows, std::size_t blocks, const CodedGroup* x, Ahead& ahead,
+                       float* sums) {
+  using Block = typename Codes::Block;
+  constexpr std::size_t kBytes = sizeof(Block) * kLanes;
+  constexpr std::size_t kCodedGroups = Block::kValues / kCodedGroup;
+  Ahead asks = ahead;
+  asks.bytes = kBytes / kCodedGroups;  // so that it is a constant
+  const auto* bytes = reinterpret_cast<const std::uint8_t*>(rows);
+  VF sum = hn::LoadU(DF(), sums);
+  for (std::size_t b = 0; b < blocks; ++b, bytes += kBytes) {
+    BlockProduct<Codes> product(x + b * kCodedGroups, asks);
+    Codes::unpack(SideBySide{bytes}, 0, product);
+    sum = product.add_to(sum);
+  }
+  hn::StoreU(sum, DF(), sums);
+  ahead = asks;
 }
 
 template <typename Codes>
@@ -108,6 +189,7 @@ constexpr CodeKernel block_kernel(std::string_view format) {
           .shape = Codes::kShape,
           .unpack = unpack_blocks<Codes>,
           .unpack_arranged = unpack_arranged<Codes>,
+          .multiply_arranged = multiply_arranged<Codes>,
           .block_bytes = sizeof(typename Codes::Block),
           .odd_at = odd_at};
 }
