@@ -7,8 +7,6 @@
 #define ESPALIER_CPU_BYTE_DOT_INL_H_
 #endif
 
-#include <cstring>
-
 #include "hwy/highway.h"
 
 // Highway detects VNNI before it chooses AVX3_DL, but does not pass the flag to the compiler.
@@ -102,15 +100,6 @@ HWY_INLINE VI dot8(VI sum, VU a, VI b) {
 HWY_INLINE VI dot7(VI sum, VU a, VI b) { return dot8(sum, a, b); }
 
 #endif
-
-// The same with codes of kBits bits and the four activations at x.
-template <int kBits>
-HWY_INLINE VI dot(VI sum, VU codes, const std::int8_t* x) {
-  std::int32_t four;
-  std::memcpy(&four, x, sizeof(four));
-  if constexpr (kBits == 8) return dot8(sum, codes, hn::Set(DI(), four));
-  return dot7(sum, codes, hn::Set(DI(), four));
-}
 
 }  // namespace espalier::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

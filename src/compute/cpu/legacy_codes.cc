@@ -17,14 +17,17 @@ HWY_BEFORE_NAMESPACE();
 namespace espalier::cpu::HWY_NAMESPACE {
 namespace {
 
-// 16 bytes whose low nibbles are the first 16 codes and whose high nibbles the next 16.
+// The group of 16 bytes whose low nibbles are the first 16 codes and whose high nibbles the
+// next 16.
 template <typename To, typename Map>
 HWY_INLINE void write_nibbles(const FourWords& words, To& to, const Map& map) {
+  VU codes[8];
   ESPALIER_UNROLL
   for (std::size_t w = 0; w < 4; ++w) {
-    to.codes(w, map(low_nibbles(words.v[w])));
-    to.codes(w + 4, map(high_nibbles(words.v[w])));
+    codes[w] = map(low_nibbles(words.v[w]));
+    codes[w + 4] = map(high_nibbles(words.v[w]));
   }
+  to.group(0, codes);
 }
 
 constexpr auto kAsTheyAre = [](VU codes) HWY_ATTR { return codes; };
@@ -65,10 +68,12 @@ HWY_INLINE VU fifth_bits(VU words) {
 // Codes of 5 bits: nibbles and a word with the fifth bits.
 template <typename To>
 HWY_INLINE void write_five_bits(const FourWords& words, VU high, To& to) {
+  VU codes[8];
   unrolled(std::make_index_sequence<4>(), [&](auto w) HWY_ATTR {
-    to.codes(w, hn::Or(low_nibbles(words.v[w]), fifth_bits<w>(high)));
-    to.codes(w + 4, hn::Or(high_nibbles(words.v[w]), fifth_bits<w + 4>(high)));
+    codes[w] = hn::Or(low_nibbles(words.v[w]), fifth_bits<w>(high));
+    codes[w + 4] = hn::Or(high_nibbles(words.v[w]), fifth_bits<w + 4>(high));
   });
+  to.group(0, codes);
 }
 
 struct CodesQ5_0 {
@@ -104,14 +109,14 @@ struct CodesQ8_0 {
   template <typename Rows, typename To>
   static HWY_INLINE void unpack(const Rows& rows, std::size_t at, To& to) {
     to.scale(0, load_half<Block>(rows, at, offsetof(Block, scale)));
+    VU codes[8];
     ESPALIER_UNROLL
     for (std::size_t part = 0; part < 2; ++part) {
       const FourWords words = load_four_words(rows, at + offsetof(Block, codes) + part * 16);
       ESPALIER_UNROLL
-      for (std::size_t w = 0; w < 4; ++w) {
-        to.codes(part * 4 + w, hn::Xor(words.v[w], bytes_of(0x80)));
-      }
+      for (std::size_t w = 0; w < 4; ++w) codes[part * 4 + w] = hn::Xor(words.v[w], bytes_of(0x80));
     }
+    to.group(0, codes);
   }
 };
 
@@ -178,10 +183,13 @@ struct CodesNVFP4 {
     for (std::size_t pair = 0; pair < 2; ++pair) {
       const FourWords words = load_four_words(rows, at + offsetof(Block, codes) + 16 * pair);
       ESPALIER_UNROLL
-      for (std::size_t w = 0; w < 4; ++w) {
-        const std::size_t quad = 8 * pair + w / 2 * 4 + w % 2;
-        to.codes(quad, look_up(kE2m1Codes, low_nibbles(words.v[w])));
-        to.codes(quad + 2, look_up(kE2m1Codes, high_nibbles(words.v[w])));
+      for (std::size_t half = 0; half < 2; ++half) {
+        const VU a = words.v[2 * half];
+        const VU b = words.v[2 * half + 1];
+        const VU codes[4] = {
+            look_up(kE2m1Codes, low_nibbles(a)), look_up(kE2m1Codes, low_nibbles(b)),
+            look_up(kE2m1Codes, high_nibbles(a)), look_up(kE2m1Codes, high_nibbles(b))};
+        to.group(2 * pair + half, codes);
       }
     }
   }

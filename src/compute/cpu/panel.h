@@ -112,10 +112,11 @@ struct CodeKernel {
   void (*unpack_arranged)(const std::byte* rows, std::size_t first, std::size_t inputs,
                           Panel& panel) = nullptr;
 
-  // sums [lanes] += the products of the single row x with `blocks` blocks from `rows` on, that have
-  // been arranged. x begins at the first of them. Bits are those of `multiply`.
-  void (*multiply_arranged)(const std::byte* rows, std::size_t blocks, const CodedGroup* x,
-                            Ahead& ahead, float* sums) = nullptr;
+  // sums [tile, lanes] += the products of a tile of rows with `blocks` blocks from `blocks_at` on,
+  // as arrange.h puts them, without a panel; x is the tile's first group there. The bits are those
+  // of unpacking a panel and multiplying with that.
+  void (*multiply_arranged)(const std::byte* blocks_at, std::size_t blocks, const CodedGroup* x,
+                            std::size_t tile, Ahead& ahead, float* sums) = nullptr;
   std::size_t block_bytes = 0;  // needed for that
   std::size_t odd_at = 0;  // where the part of a block is that is no word of four bytes, if any
 };
@@ -126,9 +127,9 @@ struct CodeKernels {
   std::size_t lanes;    // rows of a panel
 
   // sums [x.rows, lanes] += the products of all rows of x with the panel's inputs [first, first +
-  // inputs). `ahead` is called on its way, for the panel's inputs once.
+  // inputs).
   void (*multiply)(const CodeShape& shape, const Panel& panel, const CodedRows& x,
-                   std::size_t first, std::size_t inputs, Ahead& ahead, float* sums);
+                   std::size_t first, std::size_t inputs, float* sums);
 
   // Codes rows [begin, end) of x [rows, inputs]. Groups whose largest magnitude is below 2^-100
   // become zero, which errs by less than that.

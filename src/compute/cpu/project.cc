@@ -75,8 +75,7 @@ void multiply_panels(const CodedProduct& coded, std::size_t begin, std::size_t e
       } else {
         kernel->unpack(w, output, first, inputs, *scratch.panel);
       }
-      Ahead nothing;
-      kernels.multiply(kernel->shape, *scratch.panel, x, first, inputs, nothing, scratch.sums);
+      kernels.multiply(kernel->shape, *scratch.panel, x, first, inputs, scratch.sums);
     }
     write_outputs(*product, panel, x.rows, lanes, scratch.sums);
   }
@@ -86,8 +85,7 @@ void multiply_panels(const CodedProduct& coded, std::size_t begin, std::size_t e
 void stream_panels(const CodedProduct& coded, std::size_t begin, std::size_t end,
                    const CodedRows& x, const Scratch& scratch) {
   const auto& [product, kernel, panel_inputs, panels] = coded;
-  const CodeKernels& kernels = code_kernels();
-  const std::size_t lanes = kernels.lanes;
+  const std::size_t lanes = code_kernels().lanes;
   const std::size_t cols = product->w->cols;
   const std::size_t block_bytes = lanes * kernel->block_bytes;
   const std::size_t panel_bytes = cols / kernel->block * block_bytes;
@@ -100,6 +98,7 @@ void stream_panels(const CodedProduct& coded, std::size_t begin, std::size_t end
                  .last = weights + (end - begin) * panel_bytes,
                  .stride = length * panel_bytes,
                  .bytes = block_bytes / (kernel->block / kCodedGroup)};
+  Ahead nothing;
   for (std::size_t asked = 0; asked < kStreams * kAheadBytes; asked += ahead.bytes) ahead.ask();
 
   for (std::size_t i = 0; i < length; ++i) {
@@ -110,12 +109,13 @@ void stream_panels(const CodedProduct& coded, std::size_t begin, std::size_t end
       float* sums = scratch.sums;
       for (std::size_t p = begin + i; p < end; p += length, sums += x.rows * lanes) {
         const std::byte* panel = product->arranged + p * panel_bytes;
-        if (x.rows == 1) {
-          kernel->multiply_arranged(panel + at, inputs / kernel->block,
-                                    x.groups + first / kCodedGroup, ahead, sums);
-        } else {
-          kernel->unpack_arranged(panel, first, inputs, *scratch.panel);
-          kernels.multiply(kernel->shape, *scratch.panel, x, first, inputs, ahead, sums);
+        for (std::size_t r = 0; r < x.rows;) {
+          const std::size_t tile = tile_rows(x.rows, r);
+          kernel->multiply_arranged(
+              panel + at, inputs / kernel->block,
+              x.groups + r * (cols / kCodedGroup) + first / kCodedGroup * tile, tile,
+              r == 0 ? ahead : nothing, sums + r * lanes);
+          r += tile;
         }
       }
     }

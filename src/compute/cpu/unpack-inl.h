@@ -7,8 +7,7 @@
 #define ESPALIER_CPU_UNPACK_INL_H_
 #endif
 
-#include "compute/cpu/panel.h"
-#include "compute/cpu/row_lanes-inl.h"
+#include "compute/cpu/group_product-inl.h"
 #include "hwy/cache_control.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -23,6 +22,12 @@ struct BlockWriter {
   // Codes of inputs 4·quad … 4·quad + 3 of the block.
   HWY_INLINE void codes(std::size_t quad, VU four) const {
     hn::Store(four, DU(), reinterpret_cast<std::uint32_t*>(to_codes) + quad * kLanes);
+  }
+  // All codes of a group.
+  template <std::size_t kQuads>
+  HWY_INLINE void group(std::size_t group, const VU (&quads)[kQuads]) const {
+    ESPALIER_UNROLL
+    for (std::size_t q = 0; q < kQuads; ++q) codes(group * kQuads + q, quads[q]);
   }
   HWY_INLINE void scale(std::size_t group, VF scale) const {
     hn::Store(scale, DF(), to_scales + group * kLanes);
@@ -47,7 +52,8 @@ HWY_INLINE void prefetch(const RowLanes& rows, std::size_t at, std::size_t ahead
 }
 
 // CodeKernel::unpack of a format whose rows are blocks back to back. Members of Codes: Block, the
-// layout; kShape; unpack(rows, at, to), for the blocks at byte `at` of all rows.
+// layout; kShape; unpack(rows, at, to), for the blocks at byte `at` of all rows: calls to.scale()
+// and to.minimum() of all groups, then to.group() for one after the other.
 template <typename Codes>
 void unpack_blocks(const pack::Matrix& w, std::size_t row, std::size_t first, std::size_t inputs,
                    Panel& panel) {
@@ -81,8 +87,11 @@ template <typename Codes>
 void unpack_arranged(const std::byte* rows, std::size_t first, std::size_t inputs, Panel& panel) {
   using Block = typename Codes::Block;
   constexpr std::size_t kBytes = sizeof(Block) * kLanes;
+  // Further than the processor's own prefetching looks ahead.
+  constexpr std::size_t kAhead = 4096;
   const auto* bytes = reinterpret_cast<const std::uint8_t*>(rows) + first / Block::kValues * kBytes;
   for (std::size_t b = 0; b < inputs / Block::kValues; ++b, bytes += kBytes) {
+    for (std::size_t at = kAhead; at < kAhead + kBytes; at += 64) __builtin_prefetch(bytes + at);
     const std::size_t groups = b * (Block::kValues / Codes::kShape.group);
     const BlockWriter to = {.to_codes = panel.codes + b * Block::kValues * kLanes,
                             .to_scales = panel.scales + groups * kLanes,
@@ -91,92 +100,60 @@ void unpack_arranged(const std::byte* rows, std::size_t first, std::size_t input
   }
 }
 
-// What takes the place of a BlockWriter for a single row: codes are multiplied where they are
-// unpacked, in registers. Every index must be a constant once loops are unrolled.
-template <typename Codes>
-class BlockProduct {
- public:
-  HWY_INLINE BlockProduct(const CodedGroup* x, Ahead& ahead) : x_(x), ahead_(ahead) {
-    ESPALIER_UNROLL
-    for (std::size_t g = 0; g < kGroups; ++g) {
-      ESPALIER_UNROLL
-      for (std::size_t h = 0; h < kHalves; ++h) {
-        high_[g][h] = hn::Zero(DI());
-        low_[g][h] = hn::Zero(DI());
-      }
-      if constexpr (kShape.zero != 0) {
-        low_[g][0] = hn::Set(DI(), x[g / kParts].offsets[g % kParts]);
-      }
-    }
-  }
-
-  HWY_INLINE void codes(std::size_t quad, VU four) {
-    constexpr std::size_t kCodedQuads = kCodedGroup / 4;
-    if (quad % kCodedQuads == 0) ahead_.ask();
-    const CodedGroup& group = x_[quad / kCodedQuads];
-    const std::size_t at = quad % kCodedQuads * 4;
-    const std::size_t g = quad * 4 / kShape.group;
-    const std::size_t h = (quad ^ quad >> 2) % kHalves;
-    high_[g][h] = dot<kShape.bits>(high_[g][h], four, group.high + at);
-    low_[g][h] = dot<kShape.bits>(low_[g][h], four, group.low + at);
-  }
-  HWY_INLINE void scale(std::size_t group, VF scale) { scales_[group] = scale; }
-  HWY_INLINE void minimum(std::size_t group, VF minimum) { minimums_[group] = minimum; }
-
-  // `sum` + the block's products: the same operations as for many rows.
-  [[nodiscard]] HWY_INLINE VF add_to(VF sum) const {
-    const DF df;
-    ESPALIER_UNROLL
-    for (std::size_t g = 0; g < kGroups; ++g) {
-      const CodedGroup& group = x_[g / kParts];
-      VI high = high_[g][0];
-      VI low = low_[g][0];
-      if constexpr (kHalves == 2) {
-        high = hn::Add(high, high_[g][1]);
-        low = hn::Add(low, low_[g][1]);
-      }
-      const VF dots = hn::ConvertTo(df, hn::Add(low, hn::ShiftLeft<7>(high)));
-      sum = hn::MulAdd(dots, hn::Mul(scales_[g], hn::Set(df, group.scale)), sum);
-      if constexpr (kShape.minimums) {
-        sum = hn::MulAdd(minimums_[g], hn::Set(df, group.sums[g % kParts]), sum);
-      }
-    }
-    return sum;
-  }
-
- private:
+// What takes the place of a BlockWriter where a tile of few rows is to be multiplied: each group as
+// soon as it is unpacked, in registers.
+template <typename Codes, std::size_t kRows>
+struct BlockProduct {
   static constexpr CodeShape kShape = Codes::kShape;
   static constexpr std::size_t kGroups = Codes::Block::kValues / kShape.group;
-  static constexpr std::size_t kParts = kCodedGroup / kShape.group;
-  // A single group's sums are taken in two halves, so that fewer instructions wait for another.
-  static constexpr std::size_t kHalves = kGroups == 1 ? 2 : 1;
+  using Type = Shape<kShape.group, kShape.minimums, kShape.bits>;
 
-  const CodedGroup* x_;
-  Ahead& ahead_;
-  VI high_[kGroups][kHalves];
-  VI low_[kGroups][kHalves];
-  VF scales_[kGroups];
-  VF minimums_[kGroups];
+  VF total[kRows];
+  VF scales[kGroups];
+  VF minimums[kGroups];
+  const CodedGroup* x;
+  Ahead ahead;
+
+  HWY_INLINE void scale(std::size_t group, VF scale) { scales[group] = scale; }
+  HWY_INLINE void minimum(std::size_t group, VF minimum) { minimums[group] = minimum; }
+  HWY_INLINE void group(std::size_t group, const VU (&codes)[Type::kQuads]) {
+    if (group % Type::kParts == 0) ahead.ask();
+    VF minimum = hn::Zero(DF());
+    if constexpr (kShape.minimums) minimum = minimums[group];
+    add_group<Type>(codes, scales[group], minimum, x + group / Type::kParts * kRows,
+                    group % Type::kParts, total);
+  }
 };
 
-// CodeKernel::multiply_arranged of such a format.
-template <typename Codes>
-void multiply_arranged(const std::byte* rows, std::size_t blocks, const CodedGroup* x, Ahead& ahead,
-                       float* sums) {
+template <typename Codes, std::size_t kRows>
+HWY_NOINLINE void multiply_blocks(const std::uint8_t* bytes, std::size_t blocks,
+                                  const CodedGroup* x, Ahead& ahead, float* sums) {
   using Block = typename Codes::Block;
   constexpr std::size_t kBytes = sizeof(Block) * kLanes;
   constexpr std::size_t kCodedGroups = Block::kValues / kCodedGroup;
-  Ahead asks = ahead;
-  asks.bytes = kBytes / kCodedGroups;  // so that it is a constant
-  const auto* bytes = reinterpret_cast<const std::uint8_t*>(rows);
-  VF sum = hn::LoadU(DF(), sums);
+  BlockProduct<Codes, kRows> product;
+  product.ahead = ahead;
+  product.ahead.bytes = kBytes / kCodedGroups;  // as it is, but known to the compiler
+  ESPALIER_UNROLL
+  for (std::size_t r = 0; r < kRows; ++r) product.total[r] = hn::LoadU(DF(), sums + r * kLanes);
   for (std::size_t b = 0; b < blocks; ++b, bytes += kBytes) {
-    BlockProduct<Codes> product(x + b * kCodedGroups, asks);
+    product.x = x + b * kCodedGroups * kRows;
     Codes::unpack(SideBySide{bytes}, 0, product);
-    sum = product.add_to(sum);
   }
-  hn::StoreU(sum, DF(), sums);
-  ahead = asks;
+  ESPALIER_UNROLL
+  for (std::size_t r = 0; r < kRows; ++r) hn::StoreU(product.total[r], DF(), sums + r * kLanes);
+  ahead = product.ahead;
+}
+
+// CodeKernel::multiply_arranged of such a format.
+template <typename Codes>
+void multiply_arranged(const std::byte* blocks_at, std::size_t blocks, const CodedGroup* x,
+                       std::size_t tile, Ahead& ahead, float* sums) {
+  const auto* bytes = reinterpret_cast<const std::uint8_t*>(blocks_at);
+  if (tile == 8) return multiply_blocks<Codes, 8>(bytes, blocks, x, ahead, sums);
+  if (tile == 4) return multiply_blocks<Codes, 4>(bytes, blocks, x, ahead, sums);
+  if (tile == 2) return multiply_blocks<Codes, 2>(bytes, blocks, x, ahead, sums);
+  multiply_blocks<Codes, 1>(bytes, blocks, x, ahead, sums);
 }
 
 template <typename Codes>
