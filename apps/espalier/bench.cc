@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <charconv>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/machine.h"
 #include "compute/cpu/cpu_ops.h"
 #include "load.h"
 #include "measure/bandwidth.h"
@@ -43,14 +43,6 @@ struct Report {
   double bandwidth;     // bytes a second that reading alone reaches
   std::vector<Line> lines;
 };
-
-std::string processor_name() {
-  std::ifstream info("/proc/cpuinfo");
-  for (std::string line; std::getline(info, line);) {
-    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
-  }
-  return "unknown processor";
-}
 
 measure::Spread speed(double work, const measure::Spread& seconds) {
   return {

@@ -283,4 +283,13 @@ std::unique_ptr<compute::Ops> make_ops(std::size_t threads, Activations activati
 
 const char* instructions() { return hwy::TargetName(code_kernels().target); }
 
+std::vector<std::string> instruction_sets() {
+  std::vector<std::string> names;
+  // Highway gives better targets lower bits.
+  for (std::int64_t left = hwy::SupportedTargets() & HWY_TARGETS; left != 0; left &= left - 1) {
+    names.emplace_back(hwy::TargetName(left & -left));
+  }
+  return names;
+}
+
 }  // namespace espalier::cpu
