@@ -60,7 +60,7 @@ std::string in_table(const Processor& cpu, const gpu::Devices& gpus) {
   const auto add = [&](const auto&... cells) {
     text += fmt::format("{:6}  {:40}  {:>8}  {:>8}  {}\n", cells...);
   };
-  add("device", "name", "memory", "free", "");
+  add("device", "name", "memory", "free", "details");
   add("cpu", cpu.name, gpu::gigabytes(cpu.memory_bytes), gpu::gigabytes(cpu.free_bytes),
       fmt::format("{} thread{}; {}", cpu.threads, cpu.threads == 1 ? "" : "s",
                   fmt::join(cpu.instruction_sets, ", ")));

@@ -213,6 +213,22 @@ Result<Profile> profile_model(const model::Model& model, compute::Ops& ops,
   return profile;
 }
 
+bool can_make_weights(const pack::Format& format) {
+  switch (format.family) {
+    case pack::Family::kExl3:
+      return format.dequantize_rows != nullptr;  // not a table to look up
+    case pack::Family::kGptq:
+    case pack::Family::kAwq:
+    case pack::Family::kCompressedTensors:
+      return true;
+    case pack::Family::kGguf:
+    case pack::Family::kMlx:
+    case pack::Family::kTransposed:
+      break;
+  }
+  return format.encode != nullptr;
+}
+
 Result<PackedMatrix> random_matrix(const pack::Format& format, std::uint64_t rows,
                                    std::uint64_t cols) {
   if (rows == 0 || cols == 0 || rows > (std::uint64_t{1} << 40) / cols) {

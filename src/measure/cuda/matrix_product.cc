@@ -40,7 +40,11 @@ class Library {
   decltype(&cublasCreate_v2) create = nullptr;
   decltype(&cublasDestroy_v2) destroy = nullptr;
   decltype(&cublasSetStream_v2) set_stream = nullptr;
-  decltype(&cublasGemmEx) gemm = nullptr;
+  // The header has a second function of that name, and so decltype does not do.
+  cublasStatus_t (*gemm)(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int,
+                         const void*, const void*, cudaDataType, int, const void*, cudaDataType,
+                         int, const void*, void*, cudaDataType, int, cublasComputeType_t,
+                         cublasGemmAlgo_t) = nullptr;
 
  private:
   struct Close {
@@ -86,12 +90,12 @@ Result<double> best_rate(const Library& library, cublasHandle_t handle, Stream& 
   double best = 0;
   for (int repeat = 0; repeat < kRepeats; ++repeat) {
     ESPALIER_CHECK(begin.record(stream));
-    const cublasStatus_t status =
+    const cublasStatus_t computed =
         library.gemm(handle, CUBLAS_OP_T, CUBLAS_OP_N, kSize, kSize, kSize, &one, a.at<void>(),
                      CUDA_R_16BF, kSize, b.at<void>(), CUDA_R_16BF, kSize, &zero, c.at<void>(),
                      CUDA_R_16BF, kSize, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
-    if (status != CUBLAS_STATUS_SUCCESS) {
-      return work_error("cuBLAS refused a product: status {}", static_cast<int>(status));
+    if (computed != CUBLAS_STATUS_SUCCESS) {
+      return work_error("cuBLAS refused a product: status {}", static_cast<int>(computed));
     }
     ESPALIER_CHECK(end.record(stream));
     ESPALIER_CHECK(end.wait());

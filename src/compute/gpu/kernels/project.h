@@ -47,8 +47,6 @@ struct EmbedArguments {
   Global<float> y;               // [rows, width]
 };
 
-ESPALIER_DEVICE float not_a_number() { return float_of(0x7fc00000u); }
-
 // y[r] = row tokens[r] of the table, decoded; of a token that the table has not, NaN: a kernel may
 // have chosen it, and then no host sees it. A thread for each value, rows along y.
 template <typename Format>
