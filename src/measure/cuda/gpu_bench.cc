@@ -196,6 +196,10 @@ Result<Products> make_products(Bench& bench, const std::string& format_name, con
   for (std::size_t copy = 0; copy < copies; ++copy) {
     ESPALIER_TRY(DeviceMatrix device,
                  DeviceMatrix::upload(bench.uploader, matrix, "a copy of the weights"));
+    ESPALIER_CHECK(bench.uploader.finish());
+    ESPALIER_TRY(const cuda::ProjectKernel* const kernel,
+                 cuda::choose_project_kernel(device, most_rows, bench.options.kernel));
+    if (kernel->arranges) ESPALIER_CHECK(device.arrange(bench.stream));
     products.matrices.push_back(std::move(device));
   }
   std::mt19937 random(4);
@@ -219,6 +223,7 @@ Result<GpuLine> bench_product(Bench& bench, const Products& products, const Shap
   const auto count = static_cast<std::uint32_t>(rows);
   ESPALIER_TRY(const DeviceMemory workspace,
                DeviceMemory::allocate(kernel->workspace_bytes(first, count), "a workspace"));
+  ESPALIER_CHECK(fill(bench.stream, workspace.at<void>(), workspace.size(), 0));
   const auto launch = [&](std::size_t copy) {
     return kernel->enqueue(bench.stream, {.weights = &products.matrices[copy],
                                           .x = products.x.at<float>(),

@@ -43,9 +43,10 @@ constexpr float kLargest = 32600;                       // of a 16-bit activatio
 constexpr int kSlice = 1024;              // inputs
 constexpr int kSliceQuads = kSlice / 64;  // a quad: four tiles along the inputs
 constexpr int kRowsPerFragment = 4;
-constexpr int kFragmentWords = 128;  // of four activations each, of a quad
-constexpr int kWarps = 16;           // of a block
-constexpr int kGroup = 128;          // outputs that are rotated together
+constexpr int kFragmentWords = 128;    // of four activations each, of a quad
+constexpr int kWarps = 16;             // of a block
+constexpr std::uint32_t kFewRows = 8;  // that every block rotates itself
+constexpr int kGroup = 128;            // outputs that are rotated together
 
 // A row's activations of a slice.
 struct RowSlice {
@@ -662,7 +663,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1) exl3_mul1_few_rows(const Argum
   finish<D>(memory, args, first, last);
 }
 
-// ---- 9 to 32 rows on Hopper: wgmma, whose four warps hold 16 outputs each and which reads the
+// ---- 9 to 16 rows on Hopper: wgmma, whose four warps hold 16 outputs each and which reads the
 // operand from shared memory.
 
 // The operand: for each quad and input of a tile a block of [fragments, 8 columns, 4 tiles], each
@@ -714,40 +715,37 @@ __device__ inline void load_operand(std::uint8_t* operand, RowSlice* rows, const
   }
 }
 
+// Where there is no wgmma, the kernel is compiled, but not called.
+__device__ inline void begin_wgmma() {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-__device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ inline void wgmma_commit() {
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#endif
 }
+// Ends a group of them, and waits for all groups but the last kPending.
 template <int kPending>
-__device__ inline void wgmma_wait() {
+__device__ inline void end_wgmma() {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+#endif
 }
-#define ESPALIER_FOUR(d, f) "+r"(d[f][0]), "+r"(d[f][1]), "+r"(d[f][2]), "+r"(d[f][3])
 __device__ inline void wgmma(int (&d)[4][4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
                              std::uint32_t a3, std::uint64_t b) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   asm volatile(
       "wgmma.mma_async.sync.aligned.m64n32k32.s32.u8.s8 "
       "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, {%16,%17,%18,%19}, %20, 1;"
-      : ESPALIER_FOUR(d, 0), ESPALIER_FOUR(d, 1), ESPALIER_FOUR(d, 2), ESPALIER_FOUR(d, 3)
+      : "+r"(d[0][0]), "+r"(d[0][1]), "+r"(d[0][2]), "+r"(d[0][3]), "+r"(d[1][0]), "+r"(d[1][1]),
+        "+r"(d[1][2]), "+r"(d[1][3]), "+r"(d[2][0]), "+r"(d[2][1]), "+r"(d[2][2]), "+r"(d[2][3]),
+        "+r"(d[3][0]), "+r"(d[3][1]), "+r"(d[3][2]), "+r"(d[3][3])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b));
-}
-__device__ inline void wgmma(int (&d)[8][4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
-                             std::uint32_t a3, std::uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n64k32.s32.u8.s8 "
-      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"
-      "%25,%26,%27,%28,%29,%30,%31}, {%32,%33,%34,%35}, %36, 1;"
-      : ESPALIER_FOUR(d, 0), ESPALIER_FOUR(d, 1), ESPALIER_FOUR(d, 2), ESPALIER_FOUR(d, 3),
-        ESPALIER_FOUR(d, 4), ESPALIER_FOUR(d, 5), ESPALIER_FOUR(d, 6), ESPALIER_FOUR(d, 7)
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b));
-}
-#undef ESPALIER_FOUR
+#else
+  d[0][0] += static_cast<int>(a0 + a1 + a2 + a3 + b);  // uses what it is given
 #endif
+}
 
 template <int kDoubleBits, int kFragments>
 __global__ void __launch_bounds__(kWarps * 32, 1) exl3_mul1_many_rows(const Arguments args) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using D = ManyRows<kFragments>;
   using Operand = WideOperand<kFragments>;
   extern __shared__ __align__(128) std::uint8_t memory[];
@@ -776,7 +774,9 @@ __global__ void __launch_bounds__(kWarps * 32, 1) exl3_mul1_many_rows(const Argu
   while (at.left > 0) {
     if (at.chunk != loaded) {
       load_operand<kFragments>(memory, rows, args, at.chunk);
-      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#if __CUDA_ARCH__ >= 900
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // writes, then wgmma's reads
+#endif
       __syncthreads();
       loaded = at.chunk;
     }
@@ -790,17 +790,16 @@ __global__ void __launch_bounds__(kWarps * 32, 1) exl3_mul1_many_rows(const Argu
             for (int i = 0; i < 16; ++i) w[i / 8][i % 8] = now[0].product(i / 8, eight * 8 + i % 8);
             const std::uint64_t low = descriptor + Operand::at(quad, 2 * eight) / 16;
             const std::uint64_t high = descriptor + Operand::at(quad, 2 * eight + 8) / 16;
-            wgmma_fence();
+            begin_wgmma();
 #pragma unroll
             for (int j = 0; j < 2; ++j) {
               wgmma(acc[j], w[j][0], w[j][4], w[j][1], w[j][5], low);
               wgmma(acc[j], w[j][2], w[j][6], w[j][3], w[j][7], high);
             }
-            wgmma_commit();
             if (eight == 3) {
-              wgmma_wait<0>();
+              end_wgmma<0>();
             } else {
-              wgmma_wait<1>();
+              end_wgmma<1>();
             }
           }
         });
@@ -810,7 +809,6 @@ __global__ void __launch_bounds__(kWarps * 32, 1) exl3_mul1_many_rows(const Argu
     __syncthreads();
   }
   finish<D>(memory, args, first, last);
-#endif
 }
 
 // A thread for each word that a lane reads of a pair of tiles in a quad.
@@ -849,13 +847,12 @@ struct Variant {
   int shared_bytes;
 };
 
-// Fragments 1, 2, 4 and 8.
+// For up to 4, 8 and 16 rows.
 template <int kDoubleBits>
 constexpr Variant kVariants[] = {
     {exl3_mul1_few_rows<kDoubleBits, 1>, kFewRowsOperand<1> + FewRows<kDoubleBits, 1>::kSumsBytes},
     {exl3_mul1_few_rows<kDoubleBits, 2>, kFewRowsOperand<2> + FewRows<kDoubleBits, 2>::kSumsBytes},
     {exl3_mul1_many_rows<kDoubleBits, 4>, kManyRowsOperand<4> + ManyRows<4>::kSumsBytes},
-    {exl3_mul1_many_rows<kDoubleBits, 8>, kManyRowsOperand<8> + ManyRows<8>::kSumsBytes},
 };
 
 // By twice the bits.
@@ -864,9 +861,6 @@ constexpr const Variant* kRates[] = {
     kVariants<6>,  kVariants<7>, kVariants<8>,  nullptr,      kVariants<10>, nullptr,
     kVariants<12>, nullptr,      kVariants<14>, nullptr,      kVariants<16>,
 };
-
-// The variant for a number of rows.
-int variant_of(std::uint32_t rows) { return rows <= 4 ? 0 : rows <= 8 ? 1 : rows <= 16 ? 2 : 3; }
 
 int slices_of(const Exl3Layer& layer) {
   return static_cast<int>((layer.padded_inputs + kSlice - 1) / kSlice);
@@ -877,35 +871,18 @@ int slices_of(const Exl3Layer& layer) {
 constexpr std::uint32_t kMostFeatures = kMostGroups * kGroup;
 constexpr std::size_t kCountBytes = (kMostGroups + 1) * sizeof(std::uint32_t);
 
-// The parts of the scratch memory, each a multiple of 256 bytes.
-struct Scratch {
+// The parts of the workspace, each a multiple of 256 bytes, after the counts.
+struct Workspace {
   std::size_t row_slices, codes, end;
 };
-Scratch scratch_of(const Exl3Layer& layer, std::uint32_t rows) {
+Workspace workspace_of(const Exl3Layer& layer, std::uint32_t rows) {
   const auto round_up = [](std::size_t bytes) { return (bytes + 255) / 256 * 256; };
   const std::size_t slices = slices_of(layer);
-  const std::size_t chunks = rows > 16 ? 2 * slices : slices;
-  Scratch at{};
-  at.row_slices = chunks * rows * layer.padded_outputs * sizeof(float);
+  Workspace at{};
+  at.row_slices = kCountBytes + slices * rows * layer.padded_outputs * sizeof(float);
   at.codes = at.row_slices + round_up(slices * rows * sizeof(RowSlice));
-  at.end = at.codes + slices * rows * kSlice * sizeof(std::int16_t);
+  at.end = at.codes + (rows > kFewRows ? slices * rows * kSlice * sizeof(std::int16_t) : 0);
   return at;
-}
-
-Status check_layer(const Exl3Layer& layer) {
-  const auto unfit = [](std::uint32_t size, std::uint32_t padded) {
-    return padded == 0 || padded % kGroup != 0 || padded > kMostFeatures || size > padded;
-  };
-  if (layer.double_bits >= std::size(kRates) || kRates[layer.double_bits] == nullptr) {
-    return work_error("exl3_mul1: found {} bits a weight, expected 1 to 8",
-                      layer.double_bits / 2.0);
-  }
-  if (unfit(layer.inputs, layer.padded_inputs) || unfit(layer.outputs, layer.padded_outputs)) {
-    return work_error(
-        "exl3_mul1: found {} inputs and {} outputs, expected multiples of 128 up to {}",
-        layer.padded_inputs, layer.padded_outputs, kMostFeatures);
-  }
-  return {};
 }
 
 Status check(cudaError_t error, const char* what) {
@@ -950,9 +927,25 @@ Status launch(Kernel kernel, dim3 blocks, int threads, int shared_bytes, const D
 
 }  // namespace
 
+Status check_exl3_mul1(const Exl3Layer& layer) {
+  const auto unfit = [](std::uint32_t size, std::uint32_t padded) {
+    return padded == 0 || padded % kGroup != 0 || padded > kMostFeatures || size > padded;
+  };
+  if (layer.double_bits >= std::size(kRates) || kRates[layer.double_bits] == nullptr) {
+    return work_error("exl3_mul1: found {} bits a weight, expected 1 to 8",
+                      layer.double_bits / 2.0);
+  }
+  if (unfit(layer.inputs, layer.padded_inputs) || unfit(layer.outputs, layer.padded_outputs)) {
+    return work_error(
+        "exl3_mul1: found {} inputs and {} outputs, expected multiples of 128 up to {}",
+        layer.padded_inputs, layer.padded_outputs, kMostFeatures);
+  }
+  return {};
+}
+
 Status exl3_mul1_arrange(const Exl3Layer& layer, const std::uint32_t* trellis,
                          std::uint32_t* weights, cudaStream_t stream) {
-  if (auto status = check_layer(layer); !status) return status;
+  ESPALIER_CHECK(check_exl3_mul1(layer));
   constexpr int kThreads = 256;
   const std::size_t words = static_cast<std::size_t>(layer.padded_inputs / 64) *
                             (layer.padded_outputs / 32) * (layer.double_bits * 32);
@@ -962,23 +955,34 @@ Status exl3_mul1_arrange(const Exl3Layer& layer, const std::uint32_t* trellis,
   return check(cudaGetLastError(), "exl3_mul1_arrange");
 }
 
-Exl3Workspace exl3_mul1_workspace(const Exl3Layer& layer, std::uint32_t rows) {
-  return {kCountBytes, scratch_of(layer, rows).end};
+std::size_t exl3_mul1_workspace(const Exl3Layer& layer, std::uint32_t rows) {
+  return workspace_of(layer, rows).end;
 }
 
-Status exl3_mul1(const Exl3Layer& layer, const float* x, std::uint32_t rows, float* y, void* zeroed,
-                 void* scratch, cudaStream_t stream) {
-  if (auto status = check_layer(layer); !status) return status;
+Status exl3_mul1(const Exl3Layer& layer, const float* x, std::uint32_t rows, float* y,
+                 void* workspace, cudaStream_t stream) {
+  ESPALIER_CHECK(check_exl3_mul1(layer));
   if (rows == 0 || rows > kExl3Rows) {
     return work_error("exl3_mul1: found {} rows, expected 1 to {}", rows, kExl3Rows);
   }
   Device device;
-  if (auto status = query(device); !status) return status;
-  const Variant& variant = kRates[layer.double_bits][variant_of(rows)];
+  ESPALIER_CHECK(query(device));
+  if (rows > kFewRows && device.major != 9) {
+    // Only Hopper has wgmma. A row's bits are the same.
+    for (std::uint32_t row = 0; row < rows; row += kFewRows) {
+      ESPALIER_CHECK(exl3_mul1(layer, x + std::size_t{row} * layer.inputs,
+                               std::min(kFewRows, rows - row), y + std::size_t{row} * layer.outputs,
+                               workspace, stream));
+    }
+    return {};
+  }
+  const Variant& variant = kRates[layer.double_bits][rows <= 4 ? 0 : rows <= kFewRows ? 1 : 2];
   if (variant.shared_bytes > device.shared_bytes) {
     return work_error("exl3_mul1: needs {} bytes of shared memory, this GPU's blocks have {}",
                       variant.shared_bytes, device.shared_bytes);
   }
+  const Workspace at = workspace_of(layer, rows);
+  auto* base = static_cast<std::uint8_t*>(workspace);
   Arguments args{};
   args.weights = layer.weights;
   args.suh = reinterpret_cast<const __half*>(layer.suh);
@@ -986,10 +990,8 @@ Status exl3_mul1(const Exl3Layer& layer, const float* x, std::uint32_t rows, flo
   args.bias = layer.bias;
   args.x = x;
   args.y = y;
-  const Scratch at = scratch_of(layer, rows);
-  auto* base = static_cast<std::uint8_t*>(scratch);
-  args.arrived = static_cast<std::uint32_t*>(zeroed);
-  args.partial = reinterpret_cast<float*>(base);
+  args.arrived = reinterpret_cast<std::uint32_t*>(base);
+  args.partial = reinterpret_cast<float*>(base + kCountBytes);
   args.row_slices = reinterpret_cast<RowSlice*>(base + at.row_slices);
   args.codes = reinterpret_cast<std::int16_t*>(base + at.codes);
   args.rows = static_cast<int>(rows);
@@ -997,19 +999,13 @@ Status exl3_mul1(const Exl3Layer& layer, const float* x, std::uint32_t rows, flo
   args.outputs = static_cast<int>(layer.outputs);
   args.padded_inputs = static_cast<int>(layer.padded_inputs);
   args.padded_outputs = static_cast<int>(layer.padded_outputs);
-  if (auto status =
-          check(cudaFuncSetAttribute(variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     variant.shared_bytes),
-                "exl3_mul1: asking for shared memory");
-      !status) {
-    return status;
-  }
-  if (rows > 8) {
-    if (auto status = launch(exl3_mul1_prepare, dim3(slices_of(layer), rows), kPrepareThreads, 0,
-                             device, stream, args);
-        !status) {
-      return status;
-    }
+  ESPALIER_CHECK(
+      check(cudaFuncSetAttribute(variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 variant.shared_bytes),
+            "exl3_mul1: asking for shared memory"));
+  if (rows > kFewRows) {
+    ESPALIER_CHECK(launch(exl3_mul1_prepare, dim3(slices_of(layer), rows), kPrepareThreads, 0,
+                          device, stream, args));
   }
   return launch(variant.kernel, dim3(device.blocks), kWarps * 32, variant.shared_bytes, device,
                 stream, args);

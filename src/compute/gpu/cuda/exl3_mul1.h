@@ -1,4 +1,4 @@
-// EXL3 layers of the MUL1 codebook at 1 to 32 rows on the integer tensor cores: the fast form of
+// EXL3 layers of the MUL1 codebook at 1 to 16 rows on the integer tensor cores: the fast form of
 // exl3_prepare, project_exl3_mul1 and exl3_finish.
 #pragma once
 
@@ -22,7 +22,10 @@ struct Exl3Layer {
   std::uint32_t padded_inputs, padded_outputs;
 };
 
-inline constexpr std::uint32_t kExl3Rows = 32;  // the most rows of a call
+inline constexpr std::uint32_t kExl3Rows = 16;  // the most rows of a call
+
+// Errors: bits or features that the product does not take.
+[[nodiscard]] Status check_exl3_mul1(const Exl3Layer& layer);
 
 // Puts the bits of a trellis, [padded_inputs / 16, padded_outputs / 16] tiles as in the file, into
 // the order in which the product reads them. As many bytes; the two must not overlap. Errors: bits
@@ -30,19 +33,15 @@ inline constexpr std::uint32_t kExl3Rows = 32;  // the most rows of a call
 [[nodiscard]] Status exl3_mul1_arrange(const Exl3Layer& layer, const std::uint32_t* trellis,
                                        std::uint32_t* weights, cudaStream_t stream);
 
-// Bytes of device memory that calls one after the other share, whatever their layers and rows:
-// `zeroed` must be zero before the first call and is zero after each, `scratch` holds anything.
-struct Exl3Workspace {
-  std::size_t zeroed;
-  std::size_t scratch;
-};
-[[nodiscard]] Exl3Workspace exl3_mul1_workspace(const Exl3Layer& layer, std::uint32_t rows);
+// Bytes of device memory that calls one after the other may share, whatever their layers and rows.
+// It must be zero before the first.
+[[nodiscard]] std::size_t exl3_mul1_workspace(const Exl3Layer& layer, std::uint32_t rows);
 
 // y [rows, outputs] = H(H(x ∘ suh) W) ∘ svh + bias, of x [rows, inputs]. A row's bits do not depend
 // on the rows beside it. Launches kernels and does not wait for them.
 // Errors: rows, bits or features that it does not take; a GPU whose blocks have too little shared
 // memory (kWork); what CUDA says.
 [[nodiscard]] Status exl3_mul1(const Exl3Layer& layer, const float* x, std::uint32_t rows, float* y,
-                               void* zeroed, void* scratch, cudaStream_t stream);
+                               void* workspace, cudaStream_t stream);
 
 }  // namespace espalier::gpu::cuda

@@ -33,6 +33,7 @@ Result<DeviceMatrix> DeviceMatrix::upload(Uploader& uploader, const pack::Matrix
                         {matrix.input_scale, &device.input_scale_},
                         {matrix.output_scale, &device.output_scale_},
                         {std::as_bytes(device.shape_.grid), &grid}};
+  device.data_bytes_ = matrix.data.size();
   std::size_t bytes = 0;
   for (const Part& part : parts) bytes += aligned(part.bytes.size());
   ESPALIER_TRY(device.memory_, DeviceMemory::allocate(bytes, name));
@@ -53,6 +54,37 @@ Result<DeviceMatrix> DeviceMatrix::upload(Uploader& uploader, const pack::Matrix
   weights.heads = device.shape_.heads;
   weights.global_scale = device.shape_.global_scale;
   return device;
+}
+
+Status DeviceMatrix::arrange(Stream& stream) {
+  if (arranged_ || !takes_exl3_mul1(*this)) return {};
+  ESPALIER_TRY(const DeviceMemory copy, DeviceMemory::allocate(data_bytes_, "weights in order"));
+  const Exl3Layer layer = exl3_layer(*this);
+  ESPALIER_CHECK(
+      exl3_mul1_arrange(layer, layer.weights, copy.at<std::uint32_t>(), stream.get()));
+  // The data comes first in the memory.
+  ESPALIER_CHECK(copy_on_device(stream, copy.at<std::byte>(), data_bytes_, memory_.at<void>()));
+  ESPALIER_CHECK(stream.wait());
+  arranged_ = true;
+  return {};
+}
+
+bool takes_exl3_mul1(const DeviceMatrix& matrix) {
+  return matrix.format().name.starts_with("EXL3-MUL1-") && matrix.input_scale() != nullptr &&
+         check_exl3_mul1(exl3_layer(matrix)).operator bool();
+}
+
+Exl3Layer exl3_layer(const DeviceMatrix& matrix) {
+  const WeightShape& shape = matrix.shape();
+  return {.weights = reinterpret_cast<const std::uint32_t*>(matrix.weights().data),
+          .suh = reinterpret_cast<const std::uint16_t*>(matrix.input_scale()),
+          .svh = reinterpret_cast<const std::uint16_t*>(matrix.output_scale()),
+          .bias = nullptr,
+          .double_bits = shape.block_bytes / 16,
+          .inputs = static_cast<std::uint32_t>(matrix.inputs()),
+          .outputs = static_cast<std::uint32_t>(matrix.outputs()),
+          .padded_inputs = shape.cols,
+          .padded_outputs = shape.rows};
 }
 
 }  // namespace espalier::gpu::cuda

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "compute/gpu/cuda/arguments.h"
+#include "compute/gpu/cuda/exl3_mul1.h"
 #include "compute/gpu/cuda/memory.h"
 #include "compute/gpu/launch.h"
 #include "pack/matrix.h"
@@ -15,10 +16,16 @@ class DeviceMatrix {
   static Result<DeviceMatrix> upload(Uploader& uploader, const pack::Matrix& matrix,
                                      std::string_view name);
 
+  // Puts the weights' bits into the order that the format's fastest kernel reads, in place of the
+  // file's; of formats that have no such order, does nothing. Waits for it. Errors: not enough
+  // memory for a second copy of the bits meanwhile.
+  Status arrange(Stream& stream);
+
   [[nodiscard]] const pack::Format& format() const { return *format_; }
   [[nodiscard]] std::uint64_t outputs() const { return outputs_; }
   [[nodiscard]] std::uint64_t inputs() const { return inputs_; }
   [[nodiscard]] std::size_t bytes() const { return memory_.size(); }
+  [[nodiscard]] bool arranged() const { return arranged_; }
   // What kernels take. EXL3: the matrix between the rotations, of the padded size.
   [[nodiscard]] const WeightShape& shape() const { return shape_; }
   [[nodiscard]] const Weights& weights() const { return weights_; }
@@ -32,9 +39,16 @@ class DeviceMatrix {
   std::uint64_t inputs_ = 0;
   WeightShape shape_;
   DeviceMemory memory_;
+  std::size_t data_bytes_ = 0;  // of weights_.data
+  bool arranged_ = false;
   Weights weights_ = {};
   const std::uint8_t* input_scale_ = nullptr;
   const std::uint8_t* output_scale_ = nullptr;
 };
+
+// What exl3_mul1 takes of a matrix that is arranged, without a bias. Only of its formats.
+Exl3Layer exl3_layer(const DeviceMatrix& matrix);
+// Whether it takes the matrix.
+bool takes_exl3_mul1(const DeviceMatrix& matrix);
 
 }  // namespace espalier::gpu::cuda

@@ -59,10 +59,32 @@ Status enqueue_portable(Stream& stream, const Product& product) {
                 product.rows);
 }
 
+bool in_the_files_order(const DeviceMatrix& weights) { return !weights.arranged(); }
+
+std::size_t exl3_mul1_workspace_of(const DeviceMatrix& weights, std::uint32_t rows) {
+  return exl3_mul1_workspace(exl3_layer(weights), rows);
+}
+
+Status enqueue_exl3_mul1(Stream& stream, const Product& product) {
+  if (!product.weights->arranged()) return work_error("exl3-mul1: the weights are not arranged");
+  Exl3Layer layer = exl3_layer(*product.weights);
+  layer.bias = product.bias;
+  return exl3_mul1(layer, product.x, product.rows, product.y, product.workspace, stream.get());
+}
+
 constexpr ProjectKernel kKernels[] = {
+    {.name = "exl3-mul1",
+     .format = "EXL3-MUL1-",
+     .most_rows = kExl3Rows,
+     .takes = takes_exl3_mul1,
+     .allowed_difference = 5e-4,
+     .workspace_bytes = exl3_mul1_workspace_of,
+     .enqueue = enqueue_exl3_mul1,
+     .arranges = true},
     {.name = "portable",
      .format = "",
      .most_rows = kProjectRows,
+     .takes = in_the_files_order,
      .allowed_difference = 1e-5,
      .workspace_bytes = portable_workspace,
      .enqueue = enqueue_portable},

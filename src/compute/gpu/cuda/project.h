@@ -14,7 +14,8 @@ struct Product {
   const float* bias = nullptr;  // [outputs] or null
   float* y = nullptr;           // [rows, outputs]
   std::uint32_t rows = 0;
-  void* workspace = nullptr;  // of the kernel's workspace_bytes
+  // Of the kernel's workspace_bytes, zero before the first product that uses it.
+  void* workspace = nullptr;
 };
 
 // One way to compute it.
@@ -27,6 +28,7 @@ struct ProjectKernel {
   double allowed_difference = 0;
   std::size_t (*workspace_bytes)(const DeviceMatrix& weights, std::uint32_t rows) = nullptr;
   Status (*enqueue)(Stream& stream, const Product& product) = nullptr;
+  bool arranges = false;  // it needs the weights arranged (DeviceMatrix::arrange)
 };
 
 // All of them, the fastest first; the last, "portable", serves every format.
