@@ -181,35 +181,23 @@ std::vector<float> oracle(ThreadPool& pool, const pack::Matrix& matrix, const st
   return y;
 }
 
-// The matrix on the GPU. Errors: no kernel for one of the numbers of rows, not enough memory.
-Result<std::vector<DeviceMatrix>> upload_copies(Bench& bench, const pack::Matrix& matrix,
-                                                std::size_t bytes) {
-  const std::size_t copies = copies_of(bench, bytes);
-  ESPALIER_CHECK(gpu::check_room(bench.device, copies * bytes, "copies of the weights"));
-  std::vector<DeviceMatrix> matrices;
-  for (std::size_t copy = 0; copy < copies; ++copy) {
-    ESPALIER_TRY(DeviceMatrix device,
-                 DeviceMatrix::upload(bench.uploader, matrix, "a copy of the weights"));
-    for (const std::uint64_t rows : bench.options.rows) {
-      const auto kernel = cuda::choose_project_kernel(device, rows, bench.options.kernel);
-      if (!kernel) return kernel.error();
-    }
-    matrices.push_back(std::move(device));
-  }
-  return matrices;
-}
-
 Result<Products> make_products(Bench& bench, const std::string& format_name, const Shape& shape) {
   const pack::Format* format = pack::find_format(format_name);
   if (format == nullptr) return input_error("--format '{}': no such format", format_name);
-  ESPALIER_TRY(const pack::PackedMatrix packed, random_matrix(*format, shape[0], shape[1]));
-  const pack::Matrix& matrix = packed.view;
-  Products products;
-  ESPALIER_TRY(products.matrices,
-               upload_copies(bench, matrix,
-                             packed.data.size() + packed.scales.size() + packed.zeros.size()));
+  // Before it is packed, a matrix has to fit; so have rows of activations.
   const auto& rows = bench.options.rows;
   const std::uint64_t most_rows = *std::max_element(rows.begin(), rows.end());
+  ESPALIER_TRY(const pack::PackedMatrix packed, random_matrix(*format, shape[0], shape[1]));
+  const pack::Matrix& matrix = packed.view;
+  const std::size_t bytes = packed.data.size() + packed.scales.size() + packed.zeros.size();
+  const std::size_t copies = copies_of(bench, bytes);
+  ESPALIER_CHECK(gpu::check_room(bench.device, copies * bytes, "copies of the weights"));
+  Products products;
+  for (std::size_t copy = 0; copy < copies; ++copy) {
+    ESPALIER_TRY(DeviceMatrix device,
+                 DeviceMatrix::upload(bench.uploader, matrix, "a copy of the weights"));
+    products.matrices.push_back(std::move(device));
+  }
   std::mt19937 random(4);
   std::normal_distribution<float> normal;
   std::vector<float> x(most_rows * matrix.cols);
