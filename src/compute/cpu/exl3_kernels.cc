@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/bytes.h"
 #include "base/half.h"
 #include "compute/cpu/row_lanes-inl.h"
 #include "hwy/cache_control.h"
@@ -49,6 +50,26 @@ void hadamard(float* run) {
   for (std::size_t i = 0; i < kVectors; ++i) hn::StoreU(hn::Mul(v[i], scale), d, run + i * kLanes);
 }
 
+// How the weights of a tile of 16 inputs × 16 outputs lie in vectors of 16-bit numbers: as tensor
+// cores have them, lane l has inputs 2·(l % 4) + {0, 1, 8, 9} of outputs l / 4 and l / 4 + 8.
+// Inputs repeat through a vector in patterns.
+#if HWY_TARGET == HWY_AVX3_DL
+// Vector 2v + h: lanes 8v … 8v + 7 with the outputs of half h. A pattern is all inputs of one.
+inline constexpr std::size_t kPatterns = 1;
+inline constexpr std::size_t kPattern = 16;
+#else
+// Four vectors for so many lanes that they are full: the inputs (0 … 3), (4 … 7), … of both halves.
+inline constexpr std::size_t kPatterns = 4;
+inline constexpr std::size_t kPattern = 8;
+#endif
+constexpr std::size_t kTileInputs = 16;
+constexpr std::size_t kTiles = kExl3Inputs / kTileInputs;  // of a run
+
+// The input of a tile at place i of pattern p.
+constexpr std::size_t pattern_input(std::size_t p, std::size_t i) {
+  return kPatterns == 1 ? i / 4 * 2 + i % 2 + i % 4 / 2 * 8 : 4 * p + i / 4 * 2 + i % 2;
+}
+
 void encode(const float* x, Exl3Group& group) {
   const DF d;
   const hn::Rebind<std::int16_t, DF> d16;
@@ -61,21 +82,23 @@ void encode(const float* x, Exl3Group& group) {
   group.scale = magnitude < kSmallest ? 0 : magnitude / kMost16Bits;
   const VF inverse = hn::Set(d, magnitude < kSmallest ? 0 : kMost16Bits / magnitude);
   HWY_ALIGN std::int16_t codes[kExl3Inputs];
+  VI sums = hn::Zero(DI());
   for (std::size_t i = 0; i < kExl3Inputs; i += kLanes) {
     const VI code = hn::NearestInt(hn::Mul(hn::LoadU(d, x + i), inverse));
+    sums = hn::Add(sums, code);
     hn::StoreU(hn::DemoteTo(d16, code), d16, codes + i);
   }
-  // Pairs 0 and 1 of four inputs go to lanes 0, 1 and 2, 3.
-  std::int32_t sums[2] = {};
-  for (std::size_t i = 0; i < kExl3Inputs; i += 2) {
-    const std::size_t pair = i / 2 % 2;
-    std::int16_t* four = group.codes[i / 16][i / 4 % 4] + 4 * pair;
-    std::memcpy(four, codes + i, 4);
-    std::memcpy(four + 2, codes + i, 4);
-    sums[pair] += codes[i] + codes[i + 1];
+  group.sum = group.scale * static_cast<float>(hn::GetLane(hn::SumOfLanes(DI(), sums)));
+  std::fill_n(group.offsets, std::size(group.offsets), 0);
+  std::int16_t* to = group.codes;
+  for (std::size_t t = 0; t < kTiles; ++t) {
+    for (std::size_t p = 0; p < kPatterns; ++p) {
+      for (std::size_t i = 0; i < kPattern; ++i) {
+        *to = codes[t * kTileInputs + pattern_input(p, i)];
+        group.offsets[i / 2] -= kMul1Zero * *to++;
+      }
+    }
   }
-  group.sum = group.scale * static_cast<float>(sums[0] + sums[1]);
-  for (std::size_t lane = 0; lane < 4; ++lane) group.offsets[lane] = -kMul1Zero * sums[lane / 2];
 }
 
 #if HWY_TARGET == HWY_SCALAR
@@ -88,10 +111,6 @@ void multiply(const pack::Matrix&, std::size_t, const Exl3Group*, std::size_t, f
 
 using DU16 = hn::ScalableTag<std::uint16_t>;
 using VU16 = hn::Vec<DU16>;
-
-constexpr std::size_t kParts = 32 / kLanes;  // vectors that hold one weight each of a tile's lanes
-constexpr std::size_t kTileInputs = 16;
-constexpr std::size_t kTiles = kExl3Inputs / kTileInputs;  // of a run
 
 // The sum of the two bytes of every 16-bit number.
 HWY_INLINE VU16 sum_bytes(VU16 words) {
@@ -143,6 +162,95 @@ HWY_INLINE VU16 mul1_sums(VU16 states) {
   const VU16 high = hn::Add(hn::MulHigh(states, factor), hn::Mul(states, hn::Set(d, 0x83dc)));
   return hn::Add(sum_bytes(low), sum_bytes(high));
 }
+
+#if HWY_TARGET == HWY_AVX3_DL
+
+// The ring of a tile as one number: the file's words with the last one first, little-endian. The
+// state of weight t are its 16 bits from kBits · (255 − t) on; the lowest follow the highest.
+//
+// One instruction fetches any bytes of 64, another one any eight bits for each byte of 64-bit
+// lanes. So a 64-bit lane first gets the bytes with the four weights of an output (of both outputs
+// where they are few enough), and then their states.
+template <std::size_t kBits>
+class Ring {
+ public:
+  static constexpr std::size_t kVectors = 8;
+
+  // The states of vector i, 2v + h.
+  static HWY_INLINE VU16 states(const std::byte* tile, std::size_t i) {
+    const Window& window = kWindows.vectors[i];
+    __m512i bytes;
+    if constexpr (kBytes < 64) {
+      bytes = _mm512_maskz_loadu_epi8((std::uint64_t{1} << kBytes) - 1, tile);
+    } else {
+      bytes = _mm512_loadu_si512(tile + window.first);
+    }
+    if (window.wraps) {
+      std::int32_t last;
+      std::memcpy(&last, tile + kBytes - sizeof(last), sizeof(last));
+      bytes = _mm512_mask_set1_epi32(bytes, 1 << 15, last);
+    }
+    bytes = _mm512_permutexvar_epi8(_mm512_load_si512(window.bytes), bytes);
+    const auto* shifts = kWindows.shifts[i % 2];
+    return VU16{_mm512_multishift_epi64_epi8(
+        _mm512_set1_epi64(load<std::int64_t>(reinterpret_cast<const std::byte*>(shifts))), bytes)};
+  }
+
+ private:
+  static constexpr std::size_t kBytes = 32 * kBits;
+
+  // Which 64 bytes of a tile have the bits of a vector, and where.
+  struct Window {
+    alignas(64) std::uint8_t bytes[64];
+    std::size_t first;
+    bool wraps;  // the tile's last word is needed too, in place of the window's
+  };
+  struct Windows {
+    Window vectors[kVectors];
+    std::uint8_t shifts[2][8];  // of the bytes of a lane, for either half
+  };
+
+  static constexpr Windows make_windows() {
+    Windows made = {};
+    for (std::size_t half = 0; half < 2; ++half) {
+      // Both halves from the same bytes where eight states fit into 64 bits.
+      const std::size_t skip = half == 0 && 7 * kBits + 16 > 64 ? kBits / 2 : 0;
+      for (std::size_t b = 0; b < 8; ++b) {
+        made.shifts[half][b] =
+            static_cast<std::uint8_t>(kBits * (7 - 4 * half - b / 2) - 8 * skip + b % 2 * 8);
+      }
+      for (std::size_t v = 0; v < 4; ++v) {
+        Window& window = made.vectors[2 * v + half];
+        // Byte i of the number is byte 3 − i % 4 … of words counted from the end.
+        const auto in_file = [](std::size_t i) { return kBytes - 4 - i % kBytes / 4 * 4 + i % 4; };
+        const std::size_t most = kBits * (31 - 8 * v) + skip + 7;
+        window.first = most >= kBytes ? 0 : in_file(most) / 4 * 4;
+        if (window.first + 64 > kBytes) window.first = kBytes < 64 ? 0 : kBytes - 64;
+        for (std::size_t b = 0; b < 64; ++b) {
+          const std::size_t from = in_file(kBits * (31 - 8 * v - b / 8) + skip + b % 8);
+          const bool inside = from >= window.first && from < window.first + 64;
+          window.bytes[b] = static_cast<std::uint8_t>(inside ? from - window.first : 60 + from % 4);
+          if (!inside && from >= kBytes - 4) window.wraps = true;
+        }
+      }
+    }
+    return made;
+  }
+
+  static constexpr Windows kWindows = make_windows();
+};
+
+template <std::size_t kBits>
+HWY_INLINE void unpack_tile(const std::byte* tile, Ring<kBits>&, std::uint16_t* to) {
+  const DU16 d;
+  unrolled(std::make_index_sequence<Ring<kBits>::kVectors>(), [&](auto i) HWY_ATTR {
+    hn::Store(mul1_sums(Ring<kBits>::states(tile, i)), d, to + i * hn::Lanes(d));
+  });
+}
+
+#else
+
+constexpr std::size_t kParts = 32 / kLanes;  // vectors that hold one weight each of a tile's lanes
 
 // A tile's ring, its last words first. Then it is one little-endian number whose bits from
 // K · (255 − t) on are the state of weight t; the lowest follow the highest.
@@ -227,14 +335,33 @@ HWY_INLINE void load_states(const std::byte* tile, const Ring<kBits>& ring, std:
   }
 }
 
-// The byte sums of 16 outputs and 128 inputs: [input tile][part][four inputs][lane][two inputs].
-// In every four lanes: outputs o, o + 8, o, o + 8.
+// The byte sums of a tile's weights, vector after vector.
+template <std::size_t kBits>
+HWY_INLINE void unpack_tile(const std::byte* tile, Ring<kBits>& ring, std::uint16_t* to) {
+  const DU16 d;
+  if constexpr (kBits != 4) ring.load(tile);
+  for (std::size_t part = 0; part < kParts; ++part, to += 4 * hn::Lanes(d)) {
+    VU16 states[4];
+    load_states<kBits>(tile, ring, part, states);
+    const VU16 a = mul1_sums(states[0]);
+    const VU16 b = mul1_sums(states[1]);
+    const VU16 a8 = mul1_sums(states[2]);
+    const VU16 b8 = mul1_sums(states[3]);
+    hn::Store(hn::InterleaveLower(d, a, b), d, to);
+    hn::Store(hn::InterleaveUpper(d, a, b), d, to + hn::Lanes(d));
+    hn::Store(hn::InterleaveLower(d, a8, b8), d, to + 2 * hn::Lanes(d));
+    hn::Store(hn::InterleaveUpper(d, a8, b8), d, to + 3 * hn::Lanes(d));
+  }
+}
+
+#endif
+
+// The byte sums of 16 outputs and 128 inputs, [input tile][vector].
 template <std::size_t kBits>
 void unpack(const pack::Matrix& inner, std::size_t output_tile, std::size_t input_tile,
             std::uint16_t* sums) {
   const std::size_t output_tiles = inner.rows / kTileInputs;
   constexpr std::size_t kTileBytes = 32 * kBits;
-  const DU16 d;
   Ring<kBits> ring;
   for (std::size_t t = 0; t < kTiles; ++t) {
     const std::byte* tile =
@@ -244,59 +371,73 @@ void unpack(const pack::Matrix& inner, std::size_t output_tile, std::size_t inpu
     for (std::size_t line = 0; line < kTileBytes; line += 64) {
       hwy::Prefetch(reinterpret_cast<const void*>(next + line));
     }
-    if constexpr (kBits != 4) ring.load(tile);
-    for (std::size_t part = 0; part < kParts; ++part) {
-      VU16 states[4];
-      load_states<kBits>(tile, ring, part, states);
-      const VU16 a = mul1_sums(states[0]);
-      const VU16 b = mul1_sums(states[1]);
-      const VU16 a8 = mul1_sums(states[2]);
-      const VU16 b8 = mul1_sums(states[3]);
-      std::uint16_t* to = sums + (t * kParts + part) * 4 * hn::Lanes(d);
-      hn::Store(hn::InterleaveLower(d, a, b), d, to);
-      hn::Store(hn::InterleaveUpper(d, a, b), d, to + hn::Lanes(d));
-      hn::Store(hn::InterleaveLower(d, a8, b8), d, to + 2 * hn::Lanes(d));
-      hn::Store(hn::InterleaveUpper(d, a8, b8), d, to + 3 * hn::Lanes(d));
-    }
+    unpack_tile(tile, ring, sums + t * kTileInputs * kTileInputs);
   }
 }
 
-// totals[r][part] += what kRows rows give with unpacked sums.
+#if HWY_TARGET == HWY_AVX3_DL
+HWY_INLINE VU16 load_pattern(const std::int16_t* codes) {
+  return VU16{_mm512_broadcast_i64x4(_mm256_load_si256(reinterpret_cast<const __m256i*>(codes)))};
+}
+HWY_INLINE VI load_offsets(const std::int32_t* offsets) {
+  return VI{_mm512_broadcast_i64x4(_mm256_load_si256(reinterpret_cast<const __m256i*>(offsets)))};
+}
+#else
+HWY_INLINE VU16 load_pattern(const std::int16_t* codes) {
+  return hn::LoadDup128(DU16(), reinterpret_cast<const std::uint16_t*>(codes));
+}
+HWY_INLINE VI load_offsets(const std::int32_t* offsets) { return hn::LoadDup128(DI(), offsets); }
+#endif
+
+// Sums of a tile that are under way at once: vectors of 32-bit lanes. Every output is the sum of
+// kShare lanes.
+constexpr std::size_t kSums = kTileInputs * kTileInputs / (2 * kLanes) / kPatterns;
+constexpr std::size_t kTotals = kSums * kLanes;  // lanes of an output tile
+constexpr std::size_t kShare = kTotals / kTileInputs;
+
+// totals[r][sum] += what kRows rows give with unpacked sums.
 template <std::size_t kRows>
 HWY_INLINE void multiply_rows(const std::uint16_t* sums, const Exl3Group* groups,
                               std::size_t row_groups, float slope, float base, float* totals) {
   const DU16 d;
   const DF df;
-  for (std::size_t part = 0; part < kParts; ++part) {
+  constexpr std::size_t kTileVectors = kSums * kPatterns;
+  for (std::size_t s = 0; s < kSums; ++s) {
     VI dots[kRows];
     ESPALIER_UNROLL
-    for (std::size_t r = 0; r < kRows; ++r) {
-      dots[r] = hn::LoadDup128(DI(), groups[r * row_groups].offsets);
-    }
-    for (std::size_t t = 0; t < kTiles; ++t) {
-      const std::uint16_t* tile = sums + (t * kParts + part) * 4 * hn::Lanes(d);
+    for (std::size_t r = 0; r < kRows; ++r) dots[r] = load_offsets(groups[r * row_groups].offsets);
+    ESPALIER_UNROLL
+    for (std::size_t i = 0; i < kTiles * kPatterns; ++i) {
+      const std::size_t vector = i / kPatterns * kTileVectors + s * kPatterns + i % kPatterns;
+      const VU16 weights = hn::Load(d, sums + vector * hn::Lanes(d));
       ESPALIER_UNROLL
-      for (std::size_t four = 0; four < 4; ++four) {
-        const VU16 weights = hn::Load(d, tile + four * hn::Lanes(d));
-        ESPALIER_UNROLL
-        for (std::size_t r = 0; r < kRows; ++r) {
-          const auto* codes =
-              reinterpret_cast<const std::uint16_t*>(groups[r * row_groups].codes[t][four]);
-          dots[r] = dot_pairs(dots[r], weights, hn::LoadDup128(d, codes));
-        }
+      for (std::size_t r = 0; r < kRows; ++r) {
+        const std::int16_t* codes = groups[r * row_groups].codes + i * kPattern;
+        dots[r] = dot_pairs(dots[r], weights, load_pattern(codes));
       }
     }
     ESPALIER_UNROLL
     for (std::size_t r = 0; r < kRows; ++r) {
       const Exl3Group& group = groups[r * row_groups];
-      float* total = totals + (r * kParts + part) * kLanes;
-      // Every output has two lanes, which are added in the end.
+      float* total = totals + r * kTotals + s * kLanes;
       VF sum = hn::Load(df, total);
       sum = hn::MulAdd(hn::ConvertTo(df, dots[r]), hn::Set(df, slope * group.scale), sum);
-      sum = hn::Add(sum, hn::Set(df, base * group.sum / 2));
+      sum = hn::Add(sum, hn::Set(df, base * group.sum / kShare));
       hn::Store(sum, df, total);
     }
   }
+}
+
+// The lanes of an output added up.
+float sum_of_output(const float* totals, std::size_t output) {
+  const std::size_t low = output % 8;
+  const std::size_t half = output / 8;
+  if constexpr (kPatterns == 1) {
+    const float* lanes = totals + (low / 2 * 2 + half) * kLanes + low % 2 * kShare;
+    return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) +
+           ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
+  }
+  return totals[4 * low + half] + totals[4 * low + half + 2];
 }
 
 using Unpack = void (*)(const pack::Matrix& inner, std::size_t output_tile, std::size_t input_tile,
@@ -315,7 +456,6 @@ void multiply(const pack::Matrix& inner, std::size_t output, const Exl3Group* gr
   const float slope = half_to_float(0x1eee);
   const float base = slope * (1024 + kMul1Zero) + half_to_float(0xc931);
   constexpr std::size_t kOutputTiles = kExl3Outputs / kTileInputs;
-  constexpr std::size_t kTotals = 2 * kTileInputs;  // lanes of an output tile
   auto* sums = reinterpret_cast<std::uint16_t*>(scratch);
   float* totals = scratch + kExl3Inputs * kTileInputs / 2;
   std::fill_n(totals, rows * kOutputTiles * kTotals, 0.0f);
@@ -340,10 +480,7 @@ void multiply(const pack::Matrix& inner, std::size_t output, const Exl3Group* gr
     for (std::size_t r = 0; r < rows; ++r) {
       const float* total = totals + (tile * rows + r) * kTotals;
       float* to = y + r * y_stride + tile * kTileInputs;
-      for (std::size_t o = 0; o < kTileInputs / 2; ++o) {
-        to[o] = total[4 * o] + total[4 * o + 2];
-        to[o + 8] = total[4 * o + 1] + total[4 * o + 3];
-      }
+      for (std::size_t o = 0; o < kTileInputs; ++o) to[o] = sum_of_output(total, o);
     }
   }
 }

@@ -23,12 +23,12 @@ inline constexpr std::size_t kExl3Outputs = 128;
 inline constexpr int kMul1Zero = 510;
 inline constexpr int kMost16Bits = 32767;
 
-// 128 rotated activations of one row. A tile of 16 inputs has four vectors, for the inputs
-// (0 … 3), (4 … 7), (8 … 11), (12 … 15): each pair of neighbours twice, as the states lie.
+// 128 rotated activations of one row as integers, in the order in which an instruction set's
+// kernel has the weights of a tile of 16 × 16: neighbours belong to one output, and a pattern of
+// 8 or 16 of them repeats through a vector.
 struct Exl3Group {
-  alignas(16) std::int16_t codes[kExl3Inputs / 16][4][8];
-  // −kMul1Zero · Σ codes: of the pairs that land in lanes 0 and 1 of four, then in 2 and 3.
-  alignas(16) std::int32_t offsets[4];
+  alignas(32) std::int16_t codes[kExl3Inputs * 2];
+  alignas(32) std::int32_t offsets[8];  // −kMul1Zero · Σ codes of the pattern's pairs
   float scale;
   float sum;  // scale · Σ codes
 };
@@ -52,7 +52,7 @@ struct Exl3Kernels {
 
 // Floats of scratch memory that `multiply` needs, aligned to 64 bytes.
 [[nodiscard]] constexpr std::size_t exl3_scratch(std::size_t rows) {
-  return rows * kExl3Outputs * 2 + kExl3Inputs * 16 / 2;
+  return rows * kExl3Outputs * 8 + kExl3Inputs * 16 / 2;
 }
 
 // Those of the best instruction set of this machine.

@@ -112,6 +112,7 @@ struct BlockProduct {
   VF scales[kGroups];
   VF minimums[kGroups];
   const CodedGroup* x;
+  std::size_t tile;  // rows of the tile that these belong to
   Ahead ahead;
 
   HWY_INLINE void scale(std::size_t group, VF scale) { scales[group] = scale; }
@@ -120,24 +121,26 @@ struct BlockProduct {
     if (group % Type::kParts == 0) ahead.ask();
     VF minimum = hn::Zero(DF());
     if constexpr (kShape.minimums) minimum = minimums[group];
-    add_group<Type>(codes, scales[group], minimum, x + group / Type::kParts * kRows,
+    add_group<Type>(codes, scales[group], minimum, x + group / Type::kParts * tile,
                     group % Type::kParts, total);
   }
 };
 
 template <typename Codes, std::size_t kRows>
 HWY_NOINLINE void multiply_blocks(const std::uint8_t* bytes, std::size_t blocks,
-                                  const CodedGroup* x, Ahead& ahead, float* sums) {
+                                  const CodedGroup* x, std::size_t tile, Ahead& ahead,
+                                  float* sums) {
   using Block = typename Codes::Block;
   constexpr std::size_t kBytes = sizeof(Block) * kLanes;
   constexpr std::size_t kCodedGroups = Block::kValues / kCodedGroup;
   BlockProduct<Codes, kRows> product;
+  product.tile = tile;
   product.ahead = ahead;
   product.ahead.bytes = kBytes / kCodedGroups;  // as it is, but known to the compiler
   ESPALIER_UNROLL
   for (std::size_t r = 0; r < kRows; ++r) product.total[r] = hn::LoadU(DF(), sums + r * kLanes);
   for (std::size_t b = 0; b < blocks; ++b, bytes += kBytes) {
-    product.x = x + b * kCodedGroups * kRows;
+    product.x = x + b * kCodedGroups * tile;
     Codes::unpack(SideBySide{bytes}, 0, product);
   }
   ESPALIER_UNROLL
@@ -150,10 +153,28 @@ template <typename Codes>
 void multiply_arranged(const std::byte* blocks_at, std::size_t blocks, const CodedGroup* x,
                        std::size_t tile, Ahead& ahead, float* sums) {
   const auto* bytes = reinterpret_cast<const std::uint8_t*>(blocks_at);
-  if (tile == 8) return multiply_blocks<Codes, 8>(bytes, blocks, x, ahead, sums);
-  if (tile == 4) return multiply_blocks<Codes, 4>(bytes, blocks, x, ahead, sums);
-  if (tile == 2) return multiply_blocks<Codes, 2>(bytes, blocks, x, ahead, sums);
-  multiply_blocks<Codes, 1>(bytes, blocks, x, ahead, sums);
+  // What the registers hold; on old processors, code for several rows is not worth its size.
+  constexpr std::size_t kMostRows = HWY_TARGET <= HWY_AVX3_DL ? 8 : HWY_TARGET <= HWY_AVX2 ? 4 : 1;
+  const std::size_t rows = HWY_MIN(tile, kMostRows);
+  Ahead nothing;
+  for (std::size_t r = 0; r < tile; r += rows, x += rows, sums += rows * kLanes) {
+    Ahead& asks = r == 0 ? ahead : nothing;
+    if constexpr (kMostRows >= 2) {
+      if (rows == 8) {
+        multiply_blocks<Codes, kMostRows>(bytes, blocks, x, tile, asks, sums);
+        continue;
+      }
+      if (rows == 4) {
+        multiply_blocks<Codes, 4>(bytes, blocks, x, tile, asks, sums);
+        continue;
+      }
+      if (rows == 2) {
+        multiply_blocks<Codes, 2>(bytes, blocks, x, tile, asks, sums);
+        continue;
+      }
+    }
+    multiply_blocks<Codes, 1>(bytes, blocks, x, tile, asks, sums);
+  }
 }
 
 template <typename Codes>
