@@ -182,11 +182,11 @@ TEST_P(CpuProject, ArrangedWeightsGiveTheSameBits) {
   for (const FormatCase& format : kFormats) {
     const std::size_t block = pack::find_format(format.name)->block_values;
     for (const std::size_t blocks : {1, 3, 18}) {
-      for (const std::size_t outputs : {1, 5, 16, 35}) {
+      for (const std::size_t outputs : {1, 5, 16, 35, 150}) {
         const pack::PackedMatrix w = matrix(format, outputs, block * blocks);
         const auto arranged = arranger.arrange(pool, w.view);
         ASSERT_EQ(arranged != nullptr, format.coded && w.view.cols % 32 == 0) << format.name;
-        for (const std::size_t rows : {1, 3, 8}) {
+        for (const std::size_t rows : {1, 2, 3, 4, 8, 15, 17}) {
           const std::vector<float> x = activations(rows * w.view.cols);
           ASSERT_EQ(product(2, x, w.view, Activations::kCoded, arranged.get()),
                     product(1, x, w.view, Activations::kCoded))
@@ -319,6 +319,11 @@ TEST_P(CpuProject, Exl3WithItsRotations) {
                                      y.begin() + static_cast<std::ptrdiff_t>((r + 1) * rows));
       EXPECT_EQ(product(1, one, *w, Activations::kCoded), alone) << format.name;
     }
+    Arranger arranger;
+    ThreadPool pool(2);
+    const auto arranged = arranger.arrange(pool, *w);
+    if (arranged == nullptr) continue;  // formats and instruction sets without a kernel
+    EXPECT_EQ(product(2, x, *w, Activations::kCoded, arranged.get()), y) << format.name;
   }
 }
 

@@ -1,17 +1,19 @@
-// EXL3 matrices with the MUL1 codebook on the CPU: the states of a trellis tile become integers
-// that are affine in the weights, and are multiplied with activations of 16 bits.
+// EXL3 matrices on the CPU: the states of a trellis tile become weights in registers.
 //
 // A MUL1 weight is a · (s − kMul1Zero) + b, where s is the sum of the four bytes of state ·
-// 0x83dcd12d, and then rounded to half precision. The rounding is left out here. So
+// 0x83dcd12d. With activations of 16 bits,
 //
 //   y[o] = Σ over runs of 128 inputs  x_scale · (a · Σ_i (s − kMul1Zero) · x[i]  +  b · Σ_i x[i])
 //
-// with exact integer sums.
+// with exact integer sums. Weights of the other codebooks are sums of two numbers in half
+// precision, and are multiplied as floats. The rounding of weights to half precision is left out in
+// both.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+#include "pack/exl3.h"
 #include "pack/matrix.h"
 
 namespace espalier::cpu {
@@ -33,10 +35,32 @@ struct Exl3Group {
   float sum;  // scale · Σ codes
 };
 
+// The tiles of a matrix between its rotations, in the order of the file or arranged (arrange.h):
+// the one of inputs 16·i … and outputs 16·o … is at tiles + i · input_stride + o · output_stride.
+struct Exl3Tiles {
+  const std::byte* tiles;
+  std::size_t input_stride;
+  std::size_t output_stride;
+  std::uint32_t bits;  // per weight
+  pack::Codebook codebook;
+};
+
+// Those of w as the file has them, or as they were arranged.
+[[nodiscard]] Exl3Tiles exl3_tiles(const pack::Matrix& w, const std::byte* arranged);
+
+// Whether there are kernels for a matrix: of EXL3, with whole bits.
+[[nodiscard]] bool has_exl3_kernel(const pack::Matrix& w);
+
+// Rotated activations: integers for MUL1, floats for other codebooks.
+struct Exl3Rows {
+  const Exl3Group* groups;  // [rows, inputs / 128]
+  const float* values;      // [rows, inputs]
+  std::size_t rows;
+  std::size_t inputs;
+};
+
 struct Exl3Kernels {
-  // Whether there is a kernel for a matrix of that many bits per weight; none where vectors are
-  // single numbers.
-  bool (*supports)(std::uint32_t bits);
+  bool vectors;  // whether there are products at all; none where vectors are single numbers
 
   // The orthonormal 128-point Hadamard transform, in place.
   void (*hadamard)(float* run);
@@ -44,15 +68,15 @@ struct Exl3Kernels {
   // Codes one row of 128 activations.
   void (*encode)(const float* x, Exl3Group& group);
 
-  // y[r · y_stride + o] = the products of rows [0, rows) with outputs [output, output + 128) of the
-  // matrix between the rotations. Row r's groups are groups[r · cols / 128 + …]; scratch as sized.
-  void (*multiply)(const pack::Matrix& inner, std::size_t output, const Exl3Group* groups,
-                   std::size_t rows, float* scratch, float* y, std::size_t y_stride);
+  // y[r · y_stride + o] = the products of all rows with outputs [output, output + 128) of the
+  // matrix between the rotations; scratch as sized.
+  void (*multiply)(const Exl3Tiles& w, std::size_t output, const Exl3Rows& x, float* scratch,
+                   float* y, std::size_t y_stride);
 };
 
 // Floats of scratch memory that `multiply` needs, aligned to 64 bytes.
 [[nodiscard]] constexpr std::size_t exl3_scratch(std::size_t rows) {
-  return rows * kExl3Outputs * 8 + kExl3Inputs * 16 / 2;
+  return (rows * 16 + kExl3Inputs) * 16;
 }
 
 // Those of the best instruction set of this machine.
