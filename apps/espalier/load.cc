@@ -1,26 +1,16 @@
 #include "load.h"
 
-#include <fstream>
 #include <iostream>
 #include <iterator>
 #include <optional>
 
+#include "base/machine.h"
 #include "compute/cpu/cpu_ops.h"
 #include "compute/reference/reference.h"
 #include "hub/cache.h"
 
 namespace espalier::app {
 namespace {
-
-// Bytes of memory that can be had without taking any from others, or nothing where the system does
-// not say.
-std::optional<std::uint64_t> available_memory() {
-  std::ifstream info("/proc/meminfo");
-  for (std::string key, rest; info >> key && std::getline(info, rest);) {
-    if (key == "MemAvailable:") return std::stoull(rest) * 1024;  // kB
-  }
-  return std::nullopt;
-}
 
 // Whether a second copy of the weights leaves memory for all else.
 bool has_memory_for_copy(const file::Container& container) {

@@ -132,10 +132,21 @@ enum class KeyHeadOrder {
 //   S' = e^(rate · softplus(a + dt_bias)) · S;  S' += k (sigmoid(b) · (v − kᵀS'));  y = qᵀS' ·
 //   scale
 //
-// In RecurrentView::memory S lies as [value_dim / 16, rounded up][key_dim][16], so that what
-// vectors and threads work on is contiguous.
+// In RecurrentView::memory each value head has S as [value_dim / 16, rounded up][key_dim][16], so
+// that what vectors work on is contiguous; after all of them, each has a Chunk. A backend that
+// walks the recurrence leaves the chunks alone; one that computes in chunks has in S what it was
+// before the chunk. So one backend cannot continue from another's memory.
 struct DeltaRule {
   static constexpr std::size_t kTile = 16;
+  static constexpr std::size_t kChunk = 16;
+
+  // The rows of a value head since the last position that is a multiple of kChunk.
+  struct Chunk {
+    float* keys;          // [key_dim][kChunk]
+    float* changes;       // [tiles()][kChunk][kTile]: what each row's key writes to S
+    float* decays;        // [kChunk]: what is left of that by now
+    float* matrix_decay;  // the same of S
+  };
 
   [[nodiscard]] std::size_t key_head(std::size_t value_head) const {
     return order == KeyHeadOrder::kTiled ? value_head % key_heads
@@ -143,7 +154,17 @@ struct DeltaRule {
   }
   [[nodiscard]] std::size_t tiles() const { return (value_dim + kTile - 1) / kTile; }
   [[nodiscard]] std::size_t matrix_size() const { return tiles() * key_dim * kTile; }
-  [[nodiscard]] std::size_t memory_size() const { return value_heads * matrix_size(); }
+  [[nodiscard]] std::size_t matrices_size() const { return value_heads * matrix_size(); }
+  [[nodiscard]] std::size_t chunk_size() const { return kChunk * (key_dim + tiles() * kTile + 2); }
+  [[nodiscard]] std::size_t memory_size() const {
+    return matrices_size() + value_heads * chunk_size();
+  }
+  [[nodiscard]] Chunk chunk(float* memory, std::size_t value_head) const {
+    float* keys = memory + matrices_size() + value_head * chunk_size();
+    float* changes = keys + kChunk * key_dim;
+    float* decays = changes + kChunk * tiles() * kTile;
+    return {keys, changes, decays, decays + kChunk};
+  }
 
   std::size_t key_heads = 0;
   std::size_t value_heads = 0;

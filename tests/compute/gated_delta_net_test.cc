@@ -2,6 +2,7 @@
 // reference with every instruction set, and both against themselves in other batches.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <deque>
 #include <random>
@@ -101,7 +102,8 @@ TEST(ReferenceConvolution, IsItsEquation) {
 
 struct RuleCase {
   RuleCase(std::size_t key_heads, std::size_t value_heads, std::size_t key_dim,
-           std::size_t value_dim, KeyHeadOrder order) {
+           std::size_t value_dim, KeyHeadOrder order, std::size_t row_count = kRows)
+      : rows(sequence_rows(row_count)) {
     Numbers numbers;
     rule = {.key_heads = key_heads,
             .value_heads = value_heads,
@@ -112,26 +114,41 @@ struct RuleCase {
             .rate = numbers(value_heads),
             .dt_bias = numbers(value_heads)};
     for (float& rate : rule.rate) rate = -std::exp(rate - 2);
-    queries_keys = numbers(kRows * 2 * key_heads * key_dim);
-    reference::make_ops()->l2_norm(kRows * 2 * key_heads, key_dim, queries_keys.data(), 1e-6f,
+    queries_keys = numbers(row_count * 2 * key_heads * key_dim);
+    reference::make_ops()->l2_norm(row_count * 2 * key_heads, key_dim, queries_keys.data(), 1e-6f,
                                    queries_keys.data());
-    values = numbers(kRows * value_heads * value_dim);
-    b = numbers(kRows * value_heads);
-    a = numbers(kRows * value_heads);
+    values = numbers(row_count * value_heads * value_dim);
+    b = numbers(row_count * value_heads);
+    a = numbers(row_count * value_heads);
+  }
+
+  [[nodiscard]] float* key(std::size_t row, std::size_t head) {
+    return queries_keys.data() + ((row * 2 + 1) * rule.key_heads + head) * rule.key_dim;
+  }
+
+  // Calls step(rows, queries_keys, values, b, a, y) for `chunk` rows at a time.
+  template <typename Step>
+  std::vector<float> in_chunks(std::size_t chunk, const Step& step) const {
+    std::vector<float> y(values.size());
+    for (std::size_t r = 0; r < rows.size(); r += chunk) {
+      step(std::span(rows).subspan(r, std::min(chunk, rows.size() - r)),
+           queries_keys.data() + r * 2 * rule.key_heads * rule.key_dim,
+           values.data() + r * rule.value_heads * rule.value_dim, b.data() + r * rule.value_heads,
+           a.data() + r * rule.value_heads, y.data() + r * rule.value_heads * rule.value_dim);
+    }
+    return y;
+  }
+
+  std::vector<float> run(Ops& ops, std::size_t chunk, const RecurrentView& state) const {
+    return in_chunks(chunk, [&](std::span<const Row> part, const float* qk, const float* v,
+                                const float* write, const float* step, float* y) {
+      ops.delta_rule(part, qk, v, write, step, rule, state, y);
+    });
   }
 
   std::vector<float> run(Ops& ops, std::size_t chunk) const {
-    State state(0, rule.memory_size());
-    const auto rows = sequence_rows(kRows);
-    std::vector<float> y(values.size());
-    for (std::size_t r = 0; r < kRows; r += chunk) {
-      ops.delta_rule(std::span(rows).subspan(r, std::min(chunk, kRows - r)),
-                     queries_keys.data() + r * 2 * rule.key_heads * rule.key_dim,
-                     values.data() + r * rule.value_heads * rule.value_dim,
-                     b.data() + r * rule.value_heads, a.data() + r * rule.value_heads, rule,
-                     state.view, y.data() + r * rule.value_heads * rule.value_dim);
-    }
-    return y;
+    const State state(0, rule.memory_size());
+    return run(ops, chunk, state.view);
   }
 
   // As the paper and Transformers write it: S decays, is read by the key, corrected, and read by
@@ -143,7 +160,7 @@ struct RuleCase {
       const std::size_t key_head =
           rule.order == KeyHeadOrder::kTiled ? h % rule.key_heads : h * rule.key_heads / heads;
       std::vector<double> s(dk * dv);
-      for (std::size_t t = 0; t < kRows; ++t) {
+      for (std::size_t t = 0; t < rows.size(); ++t) {
         const float* q = queries_keys.data() + (t * 2 * rule.key_heads + key_head) * dk;
         const float* k = q + rule.key_heads * dk;
         const double step =
@@ -168,8 +185,29 @@ struct RuleCase {
   }
 
   DeltaRule rule;
+  std::vector<Row> rows;
   std::vector<float> queries_keys, values, b, a;
 };
+
+// What makes chunks hard: rows that forget all, that forget nothing, that repeat a key, whose key
+// is zero, and all of these in turn.
+std::vector<RuleCase> hard_rules(std::size_t key_dim, std::size_t value_dim, std::size_t rows) {
+  std::vector<RuleCase> cases(5, {2, 4, key_dim, value_dim, KeyHeadOrder::kGrouped, rows});
+  std::ranges::fill(cases[0].rule.rate, -1e4f);
+  std::ranges::fill(cases[1].rule.rate, 0.0f);
+  for (std::size_t r = 0; r < rows; ++r) {
+    for (const std::size_t head : {0, 1}) {
+      std::copy_n(cases[2].key(0, head), key_dim, cases[2].key(r, head));
+      std::fill_n(cases[3].key(r, head), key_dim, 0.0f);
+      if (r % 3 == 0) std::copy_n(cases[4].key(0, head), key_dim, cases[4].key(r, head));
+      if (r % 7 == 0) std::fill_n(cases[4].key(r, head), key_dim, 0.0f);
+    }
+    if (r % 5 == 0) std::fill_n(cases[4].a.data() + r * 4, 4, 300.0f);
+    if (r % 5 > 2) std::fill_n(cases[4].a.data() + r * 4, 4, -300.0f);
+    std::fill_n(cases[2].b.data() + r * 4, 4, 30.0f);  // writes in full
+  }
+  return cases;
+}
 
 TEST(ReferenceDeltaRule, IsItsEquation) {
   for (const KeyHeadOrder order : {KeyHeadOrder::kGrouped, KeyHeadOrder::kTiled}) {
@@ -184,6 +222,33 @@ TEST(ReferenceDeltaRule, ChunksContinueTheSequence) {
   const auto whole = c.run(*ops, kRows);
   EXPECT_EQ(c.run(*ops, 7), whole);
   EXPECT_EQ(c.run(*ops, 1), whole);
+}
+
+TEST(ReferenceDeltaRule, ChunkedFormEqualsTheRecurrence) {
+  const auto ops = reference::make_ops();
+  std::vector<RuleCase> cases = hard_rules(10, 20, 70);
+  cases.emplace_back(2, 6, 24, 18, KeyHeadOrder::kTiled, 70);
+  for (const RuleCase& c : cases) {
+    const State recurrent(0, c.rule.memory_size());
+    const auto expected = c.run(*ops, c.rows.size(), recurrent.view);
+    for (const std::size_t chunk : {1, 2, 19, 64, 100}) {
+      // Cut once more, so that a state is carried over.
+      for (const std::size_t batch : {33, 70}) {
+        const State state(0, c.rule.memory_size());
+        const auto y =
+            c.in_chunks(batch, [&](std::span<const Row> part, const float* qk, const float* v,
+                                   const float* b, const float* a, float* to) {
+              reference::chunked_delta_rule(part, chunk, qk, v, b, a, c.rule, state.view, to);
+            });
+        expect_near(y, expected, 2e-6f);
+        for (std::size_t i = 0; i < c.rule.matrices_size(); ++i) {
+          const float element = recurrent.view.memory[i];
+          if (element == 77) continue;  // of the other sequence
+          ASSERT_NEAR(state.view.memory[i], element, 2e-6f) << i;
+        }
+      }
+    }
+  }
 }
 
 class CpuDeltaNetTest : public testing::TestWithParam<std::int64_t> {
@@ -220,6 +285,70 @@ TEST_P(CpuDeltaNetTest, DeltaRule) {
     EXPECT_EQ(c.run(*three_, kRows), y);
     EXPECT_EQ(c.run(*three_, 7), y);
     EXPECT_EQ(c.run(*one_, 1), y);
+  }
+}
+
+TEST_P(CpuDeltaNetTest, ChunksOfTheDeltaRule) {
+  for (const std::size_t rows : {1, 2, 15, 16, 17, 31, 32, 33, 70}) {
+    for (const RuleCase& c : hard_rules(27, 85, rows)) {
+      const auto y = c.run(*one_, rows);
+      expect_near(y, c.run(*reference_, rows), 1e-5f);
+      for (const std::size_t chunk : {1, 7, 16}) EXPECT_EQ(c.run(*three_, chunk), y);
+    }
+  }
+}
+
+// At the end of a chunk the matrices are those of the recurrence.
+TEST_P(CpuDeltaNetTest, DeltaRuleContinuesFromAMatrix) {
+  for (RuleCase& c : hard_rules(19, 40, 32)) {
+    for (Row& row : c.rows) row.position += 48;
+    const State found(0, c.rule.memory_size());
+    const State expected(0, c.rule.memory_size());
+    const auto memory = Numbers()(c.rule.matrices_size());
+    std::ranges::copy(memory, found.view.memory);
+    std::ranges::copy(memory, expected.view.memory);
+    expect_near(c.run(*three_, 9, found.view), c.run(*reference_, 9, expected.view), 1e-5f);
+    const std::size_t tile = c.rule.key_dim * DeltaRule::kTile;
+    for (std::size_t i = 0; i < memory.size(); ++i) {
+      const std::size_t column =
+          i / tile % c.rule.tiles() * DeltaRule::kTile + i % DeltaRule::kTile;
+      if (column >= c.rule.value_dim) continue;
+      const float element = expected.view.memory[i];
+      ASSERT_NEAR(found.view.memory[i], element, 1e-5f * (1 + std::abs(element))) << i;
+    }
+  }
+}
+
+// Several users at once, each at another place of its chunk.
+TEST_P(CpuDeltaNetTest, SequencesSideBySide) {
+  const RuleCase c(2, 4, 24, 40, KeyHeadOrder::kTiled, 40);
+  const auto alone = c.run(*one_, 40);
+  const std::size_t width = c.rule.value_heads * c.rule.value_dim;
+  const std::size_t keys = 2 * c.rule.key_heads * c.rule.key_dim;
+  const State state(0, c.rule.memory_size());
+  const auto step = [&](std::span<const Row> rows) {  // which tell what their inputs are
+    std::vector<float> qk, v, b, a;
+    const auto append = [](std::vector<float>& to, const std::vector<float>& from, std::size_t row,
+                           std::size_t size) {
+      to.insert(to.end(), from.begin() + row * size, from.begin() + (row + 1) * size);
+    };
+    for (const Row& row : rows) {
+      append(qk, c.queries_keys, row.position, keys);
+      append(v, c.values, row.position, width);
+      append(b, c.b, row.position, c.rule.value_heads);
+      append(a, c.a, row.position, c.rule.value_heads);
+    }
+    std::vector<float> y(v.size());
+    three_->delta_rule(rows, qk.data(), v.data(), b.data(), a.data(), c.rule, state.view, y.data());
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      for (std::size_t i = 0; i < width; ++i) {
+        ASSERT_EQ(y[r * width + i], alone[rows[r].position * width + i]);
+      }
+    }
+  };
+  step(std::vector<Row>(c.rows.begin(), c.rows.begin() + 11));
+  for (std::int32_t r = 0; r < 29; ++r) {
+    step(std::vector<Row>{{.sequence = 0, .position = r + 11}, {.sequence = 1, .position = r}});
   }
 }
 

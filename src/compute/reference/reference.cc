@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstring>
 #include <numbers>
+#include <numeric>
+#include <utility>
 #include <vector>
 
 #include "base/half.h"
@@ -120,6 +122,59 @@ void delta_step(const DeltaRule& rule, const DeltaGates& gates, const float* que
       read += static_cast<double>(element) * query[k];
     }
     y[v] = static_cast<float>(read * rule.scale);
+  }
+}
+
+// Rows of one value head that follow each other: see chunked_delta_rule.
+struct DeltaChunk {
+  std::size_t count;
+  const float* queries;  // rows key_stride apart
+  const float* keys;
+  std::size_t key_stride;
+  const float* values;  // rows value_stride apart, as those of y
+  std::size_t value_stride;
+  std::vector<DeltaGates> gates;
+};
+
+void delta_chunk(const DeltaRule& rule, const DeltaChunk& chunk, float* s, float* y) {
+  const std::size_t n = chunk.count;
+  const auto key = [&](std::size_t t) { return chunk.keys + t * chunk.key_stride; };
+  const auto query = [&](std::size_t t) { return chunk.queries + t * chunk.key_stride; };
+  // What is left after row t of what row j wrote, for j ≤ t; and of S.
+  std::vector<double> left(n * n);
+  std::vector<double> left_s(n);
+  for (std::size_t t = 0; t < n; ++t) {
+    for (std::size_t j = 0; j < t; ++j)
+      left[t * n + j] = chunk.gates[t].keep * left[(t - 1) * n + j];
+    left[t * n + t] = 1;
+    left_s[t] = chunk.gates[t].keep * (t == 0 ? 1 : left_s[t - 1]);
+  }
+  std::vector<double> u(n);
+  std::vector<double> column(rule.key_dim);
+  for (std::size_t v = 0; v < rule.value_dim; ++v) {
+    constexpr std::size_t kTile = DeltaRule::kTile;
+    float* elements = s + v / kTile * rule.key_dim * kTile + v % kTile;
+    for (std::size_t k = 0; k < rule.key_dim; ++k) column[k] = elements[k * kTile];
+    const auto times_column = [&](const float* x) {
+      return std::inner_product(column.begin(), column.end(), x, 0.0);
+    };
+    for (std::size_t t = 0; t < n; ++t) {
+      u[t] = chunk.values[t * chunk.value_stride + v] - left_s[t] * times_column(key(t));
+      for (std::size_t j = 0; j < t; ++j) {
+        u[t] -= left[t * n + j] * dot(key(t), key(j), rule.key_dim) * u[j];
+      }
+      u[t] *= chunk.gates[t].write;
+      double read = left_s[t] * times_column(query(t));
+      for (std::size_t j = 0; j <= t; ++j) {
+        read += left[t * n + j] * dot(query(t), key(j), rule.key_dim) * u[j];
+      }
+      y[t * chunk.value_stride + v] = static_cast<float>(read * rule.scale);
+    }
+    for (std::size_t k = 0; k < rule.key_dim; ++k) {
+      double element = left_s[n - 1] * column[k];
+      for (std::size_t j = 0; j < n; ++j) element += left[(n - 1) * n + j] * key(j)[k] * u[j];
+      elements[k * kTile] = static_cast<float>(element);
+    }
   }
 }
 
@@ -299,7 +354,7 @@ class ReferenceOps final : public compute::Ops {
     const std::size_t row_keys = 2 * rule.key_heads * rule.key_dim;
     for (std::size_t r = 0; r < rows.size(); ++r) {
       float* memory = state.memory + static_cast<std::size_t>(rows[r].sequence) * state.memory_size;
-      if (rows[r].position == 0) std::fill_n(memory, rule.memory_size(), 0.0f);
+      if (rows[r].position == 0) std::fill_n(memory, rule.matrices_size(), 0.0f);
       for (std::size_t h = 0; h < rule.value_heads; ++h) {
         const std::size_t head = r * rule.value_heads + h;
         const float* query = queries_keys + r * row_keys + rule.key_head(h) * rule.key_dim;
@@ -326,6 +381,40 @@ void project(std::size_t rows, const float* x, const pack::Matrix& w, float* y) 
     project_decoded(rows, x, w, y);
   } else {
     project_rotated(rows, x, w, y);
+  }
+}
+
+void chunked_delta_rule(std::span<const Row> rows, std::size_t chunk, const float* queries_keys,
+                        const float* values, const float* b, const float* a, const DeltaRule& rule,
+                        const RecurrentView& state, float* y) {
+  const std::size_t row_keys = 2 * rule.key_heads * rule.key_dim;
+  const std::size_t row_values = rule.value_heads * rule.value_dim;
+  for (std::size_t r = 0, count = 0; r < rows.size(); r += count) {
+    count = 1;
+    while (count < chunk && r + count < rows.size() &&
+           rows[r + count].sequence == rows[r].sequence && rows[r + count].position != 0) {
+      ++count;
+    }
+    float* memory = state.memory + static_cast<std::size_t>(rows[r].sequence) * state.memory_size;
+    if (rows[r].position == 0) std::fill_n(memory, rule.matrices_size(), 0.0f);
+    for (std::size_t h = 0; h < rule.value_heads; ++h) {
+      const float* queries = queries_keys + r * row_keys + rule.key_head(h) * rule.key_dim;
+      const std::size_t at = r * row_values + h * rule.value_dim;
+      std::vector<DeltaGates> gates(count);
+      for (std::size_t t = 0; t < count; ++t) {
+        const std::size_t head = (r + t) * rule.value_heads + h;
+        gates[t] = compute::delta_gates(rule, h, b[head], a[head]);
+      }
+      delta_chunk(rule,
+                  {.count = count,
+                   .queries = queries,
+                   .keys = queries + rule.key_heads * rule.key_dim,
+                   .key_stride = row_keys,
+                   .values = values + at,
+                   .value_stride = row_values,
+                   .gates = std::move(gates)},
+                  memory + h * rule.matrix_size(), y + at);
+    }
   }
 }
 

@@ -1,4 +1,4 @@
-// The operators around products on a GPU, emulated or (cuda_tests.cu) real, against the reference
+// The operators around products on a GPU, emulated or (cuda/kernels_test.cc) real, against the reference
 // backend, at sizes that fill no block.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -505,11 +505,13 @@ TEST_F(GpuOperators, DeltaRuleStepAndItsMemory) {
                            {.memory = memory.data(), .memory_size = rule.memory_size()},
                            expected.data());
     expect_near(floats(y), expected, 2e-6);
-    // Beyond value_dim a tile has columns that mean nothing.
+    // Beyond value_dim a tile has columns that mean nothing; chunks are not used.
     const std::size_t tile = rule.key_dim * compute::DeltaRule::kTile;
     for (std::size_t i = 0; i < memory.size(); ++i) {
+      const std::size_t at = i % rule.memory_size();
+      if (at >= rule.matrices_size()) continue;
       const std::size_t column =
-          i / tile % rule.tiles() * compute::DeltaRule::kTile + i % compute::DeltaRule::kTile;
+          at / tile % rule.tiles() * compute::DeltaRule::kTile + at % compute::DeltaRule::kTile;
       if (column >= rule.value_dim) continue;
       ASSERT_NEAR(memory_buffer.values<float>()[i], memory[i], 2e-6 * (1 + std::abs(memory[i])));
     }
