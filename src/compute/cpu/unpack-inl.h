@@ -7,6 +7,8 @@
 #define ESPALIER_CPU_UNPACK_INL_H_
 #endif
 
+#include <bit>
+
 #include "compute/cpu/group_product-inl.h"
 #include "hwy/cache_control.h"
 
@@ -154,26 +156,16 @@ void multiply_arranged(const std::byte* blocks_at, std::size_t blocks, const Cod
                        std::size_t tile, Ahead& ahead, float* sums) {
   const auto* bytes = reinterpret_cast<const std::uint8_t*>(blocks_at);
   // What the registers hold; on old processors, code for several rows is not worth its size.
-  constexpr std::size_t kMostRows = HWY_TARGET <= HWY_AVX3_DL ? 8 : HWY_TARGET <= HWY_AVX2 ? 4 : 1;
-  const std::size_t rows = HWY_MIN(tile, kMostRows);
+  constexpr std::size_t kMost = HWY_TARGET <= HWY_AVX3_DL ? 8 : HWY_TARGET <= HWY_AVX2 ? 4 : 1;
+  constexpr decltype(&multiply_blocks<Codes, 1>) kByRows[] = {
+      // 1, 2, 4, 8, or at most kMost
+      multiply_blocks<Codes, 1>, multiply_blocks<Codes, HWY_MIN(2, kMost)>,
+      multiply_blocks<Codes, HWY_MIN(4, kMost)>, multiply_blocks<Codes, kMost>};
+  const std::size_t rows = HWY_MIN(tile, kMost);
   Ahead nothing;
-  for (std::size_t r = 0; r < tile; r += rows, x += rows, sums += rows * kLanes) {
-    Ahead& asks = r == 0 ? ahead : nothing;
-    if constexpr (kMostRows >= 2) {
-      if (rows == 8) {
-        multiply_blocks<Codes, kMostRows>(bytes, blocks, x, tile, asks, sums);
-        continue;
-      }
-      if (rows == 4) {
-        multiply_blocks<Codes, 4>(bytes, blocks, x, tile, asks, sums);
-        continue;
-      }
-      if (rows == 2) {
-        multiply_blocks<Codes, 2>(bytes, blocks, x, tile, asks, sums);
-        continue;
-      }
-    }
-    multiply_blocks<Codes, 1>(bytes, blocks, x, tile, asks, sums);
+  for (std::size_t r = 0; r < tile; r += rows) {
+    kByRows[std::bit_width(rows) - 1](bytes, blocks, x + r, tile, r == 0 ? ahead : nothing,
+                                      sums + r * kLanes);
   }
 }
 
