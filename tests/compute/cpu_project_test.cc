@@ -201,13 +201,13 @@ TEST_P(CpuProject, ArrangedWeightsGiveTheSameBits) {
   ThreadPool pool(2);
   for (const FormatCase& format : kFormats) {
     const std::size_t block = pack::find_format(format.name)->block_values;
-    for (const std::size_t blocks : {1, 3, 18}) {
-      for (const std::size_t outputs : {1, 5, 16, 35, 150}) {
+    for (const std::size_t blocks : {1, 18}) {
+      for (const std::size_t outputs : {1, 35, 150}) {
         const pack::PackedMatrix w = matrix(format, outputs, block * blocks);
         const auto arranged = arranger.arrange(pool, w.view);
         ASSERT_EQ(arranged != nullptr, format.coded && format.arranged && w.view.cols % 32 == 0)
             << format.name;
-        for (const std::size_t rows : {1, 2, 3, 4, 8, 15, 17}) {
+        for (const std::size_t rows : {1, 3, 4, 8, 17}) {
           const std::vector<float> x = activations(rows * w.view.cols);
           ASSERT_EQ(product(2, x, w.view, Activations::kCoded, arranged.get()),
                     product(1, x, w.view, Activations::kCoded))
