@@ -11,6 +11,7 @@ espalier := build/release/bin/espalier
 ccache := $(shell command -v ccache)
 ifneq ($(ccache),)
 export CMAKE_CXX_COMPILER_LAUNCHER ?= $(ccache)
+export CMAKE_CUDA_COMPILER_LAUNCHER ?= $(ccache)
 export CCACHE_BASEDIR ?= $(CURDIR)
 endif
 

@@ -2,15 +2,18 @@
 // what the machine's memory allows.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/machine.h"
 #include "compute/cpu/cpu_ops.h"
+#include "gpu_bench_report.h"
 #include "load.h"
 #include "measure/bandwidth.h"
 #include "measure/bench.h"
+#include "measure/gpu_bench.h"
 #include "output.h"
 #include "verbs.h"
 
@@ -20,9 +23,12 @@ namespace {
 struct BenchOptions {
   std::string model;
   std::string op;
-  std::string format = "Q4_0";
-  std::string shape = "4096x14336";
-  std::size_t rows = 1;
+  std::string device = "cpu";
+  std::vector<std::string> formats;
+  std::vector<std::string> shapes;
+  std::vector<std::uint64_t> rows = {1};
+  std::string kernel;
+  bool check = false;
   BackendOptions backend;
   std::string output = "table";
   measure::ModelBenchOptions bench;
@@ -43,14 +49,6 @@ struct Report {
   double bandwidth;     // bytes a second that reading alone reaches
   std::vector<Line> lines;
 };
-
-std::string processor_name() {
-  std::ifstream info("/proc/cpuinfo");
-  for (std::string line; std::getline(info, line);) {
-    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
-  }
-  return "unknown processor";
-}
 
 measure::Spread speed(double work, const measure::Spread& seconds) {
   return {
@@ -141,37 +139,129 @@ Status bench_model(const BenchOptions& options) {
   return print(report, options.output);
 }
 
-Result<std::pair<std::uint64_t, std::uint64_t>> parse_shape(const std::string& shape) {
-  std::uint64_t outputs = 0;
-  std::uint64_t inputs = 0;
-  const char* end = shape.data() + shape.size();
-  const auto [x, first] = std::from_chars(shape.data(), end, outputs);
-  if (first == std::errc() && x != end && *x == 'x') {
-    const auto [rest, second] = std::from_chars(x + 1, end, inputs);
-    if (second == std::errc() && rest == end) return std::pair(outputs, inputs);
+// As many numbers as `usual` has, with an x between them.
+Result<measure::Shape> parse_shape(const std::string& text, const measure::GpuOperator& op) {
+  measure::Shape shape;
+  const char* at = text.data();
+  const char* end = at + text.size();
+  for (std::errc error = {}; error == std::errc();) {
+    std::uint64_t number = 0;
+    const auto [rest, read] = std::from_chars(at, end, number);
+    if (read != std::errc()) break;
+    shape.push_back(number);
+    if (rest == end && shape.size() == op.usual.size()) return shape;
+    if (rest == end || *rest != 'x') break;
+    at = rest + 1;
   }
-  return input_error("--shape '{}': expected OUTPUTSxINPUTS, as 4096x14336", shape);
+  return input_error("--shape '{}': expected {}, as {}", text, op.shape, shape_text(op.usual));
+}
+
+const measure::GpuOperator& operator_of(const BenchOptions& options) {
+  const auto& all = measure::gpu_operators();
+  return *std::find_if(all.begin(), all.end(),
+                       [&](const measure::GpuOperator& op) { return op.name == options.op; });
+}
+
+Result<std::vector<measure::Shape>> parse_shapes(const BenchOptions& options) {
+  const measure::GpuOperator& op = operator_of(options);
+  std::vector<measure::Shape> shapes;
+  for (const std::string& text : options.shapes) {
+    ESPALIER_TRY(measure::Shape shape, parse_shape(text, op));
+    shapes.push_back(std::move(shape));
+  }
+  if (shapes.empty()) shapes.push_back(op.usual);
+  return shapes;
+}
+
+// The number in cuda:N, 0 of cuda.
+Result<int> parse_device(const std::string& device) {
+  constexpr std::string_view kName = "cuda";
+  int index = 0;
+  if (device == kName) return index;
+  if (device.starts_with(kName) && device[kName.size()] == ':') {
+    const char* const end = device.data() + device.size();
+    const auto [rest, read] = std::from_chars(device.data() + kName.size() + 1, end, index);
+    if (read == std::errc() && rest == end) return index;
+  }
+  return input_error("--device '{}': expected cpu, cuda or cuda:N", device);
+}
+
+// Formats as they are asked for; "all" is each that weights can be made in.
+Result<std::vector<std::string>> chosen_formats(const BenchOptions& options) {
+  const measure::GpuOperator& op = operator_of(options);
+  const bool packed = op.name == "project";
+  if (!packed && op.formats.empty() && !options.formats.empty()) {
+    return input_error("--format: {} has none", op.name);
+  }
+  std::vector<std::string> names;
+  for (const std::string& name : options.formats) {
+    if (packed && name == "all") {
+      for (const pack::Format& format : pack::formats()) {
+        if (measure::can_make_weights(format)) names.emplace_back(format.name);
+      }
+      continue;
+    }
+    const bool known = packed ? pack::find_format(name) != nullptr
+                              : std::count(op.formats.begin(), op.formats.end(), name) != 0;
+    if (!known) return input_error("--format '{}': no such format", name);
+    names.push_back(name);
+  }
+  if (packed && names.empty()) names.emplace_back("Q4_0");
+  return names;
+}
+
+Status bench_gpu(const BenchOptions& options) {
+  if (!options.model.empty()) {
+    return input_error("--device {}: models run on the CPU only; --op times operators on GPUs",
+                       options.device);
+  }
+  measure::GpuBenchOptions gpu = {.op = options.op,
+                                  .rows = options.rows,
+                                  .kernel = options.kernel,
+                                  .check = options.check,
+                                  .repeats = options.bench.repeats};
+  ESPALIER_TRY(gpu.device, parse_device(options.device));
+  ESPALIER_TRY(gpu.formats, chosen_formats(options));
+  ESPALIER_TRY(gpu.shapes, parse_shapes(options));
+  ESPALIER_TRY(const measure::GpuBench bench, measure::bench_gpu(gpu));
+  ESPALIER_CHECK(write_stdout(gpu_bench_report(bench, options.output)));
+  const auto wrong =
+      std::count_if(bench.lines.begin(), bench.lines.end(), [](const measure::GpuLine& line) {
+        return line.difference && !(line.difference->found <= line.difference->allowed);
+      });
+  if (wrong == 0) return {};
+  return work_error("{} of {} results are not what the oracle computes", wrong, bench.lines.size());
 }
 
 Status bench_op(const BenchOptions& options) {
-  const pack::Format* format = pack::find_format(options.format);
-  if (format == nullptr) return input_error("--format '{}': no such format", options.format);
-  ESPALIER_TRY(const auto shape, parse_shape(options.shape));
+  if (options.op != "project") {
+    return input_error("--op {}: on the CPU there is only project; give --device cuda", options.op);
+  }
+  ESPALIER_TRY(const auto formats, chosen_formats(options));
+  ESPALIER_TRY(const auto shapes, parse_shapes(options));
+  if (formats.size() != 1 || shapes.size() != 1 || options.rows.size() != 1) {
+    return input_error("bench: on the CPU one --format, --shape and --rows at a time");
+  }
+  if (options.check || !options.kernel.empty()) {
+    return input_error("bench: --check and --kernel are for GPUs");
+  }
+  const pack::Format* format = pack::find_format(formats[0]);
+  const measure::Shape& shape = shapes[0];
+  const std::uint64_t rows = options.rows[0];
   const std::unique_ptr<compute::Ops> ops = make_backend(options.backend);
   const std::size_t threads = thread_count(options);
   ESPALIER_TRY(const measure::ProjectBench bench,
-               measure::bench_project(*ops, threads, *format, shape.first, shape.second,
-                                      options.rows, options.bench.repeats));
+               measure::bench_project(*ops, threads, *format, shape[0], shape[1], rows,
+                                      options.bench.repeats));
   const auto bytes = static_cast<double>(bench.bytes);
   const measure::Spread& seconds = bench.seconds;
   const auto in_us = [](double s) { return 1e6 * s; };
-  const double work =
-      static_cast<double>(options.rows * shape.first) * static_cast<double>(shape.second);
-  return print({.subject = fmt::format("project {} {}", options.format, options.shape),
+  const double work = static_cast<double>(rows * shape[0]) * static_cast<double>(shape[1]);
+  return print({.subject = fmt::format("project {} {}", format->name, shape_text(shape)),
                 .threads = threads,
                 .weight_bytes = bytes,
                 .bandwidth = bench.bandwidth,
-                .lines = {{fmt::format("rows {}", options.rows),
+                .lines = {{fmt::format("rows {}", rows),
                            "µs",
                            {in_us(seconds.median), in_us(seconds.least), in_us(seconds.most)},
                            bytes / seconds.median},
@@ -184,6 +274,7 @@ Status bench(const BenchOptions& options) {
   if (options.op.empty() == options.model.empty()) {
     return input_error("bench: give either --model or --op");
   }
+  if (options.device != "cpu") return bench_gpu(options);
   return options.op.empty() ? bench_model(options) : bench_op(options);
 }
 
@@ -209,14 +300,25 @@ void add_bench(CLI::App& app, Verb& run) {
   verb->add_option("-o,--output", options->output, "How to print: table, json or md")
       ->check(CLI::IsMember({"table", "json", "md"}))
       ->capture_default_str();
-  verb->add_option("--op", options->op, "One operator instead of a model: project")
-      ->check(CLI::IsMember({"project"}));
-  verb->add_option("--format", options->format, "The weights' format")->capture_default_str();
-  verb->add_option("--shape", options->shape, "Outputs x inputs of the weights")
+  std::vector<std::string> names;
+  for (const measure::GpuOperator& op : measure::gpu_operators()) names.emplace_back(op.name);
+  verb->add_option("--op", options->op, "One operator instead of a model; on the CPU: project")
+      ->check(CLI::IsMember(names));
+  verb->add_option("--device", options->device, "Where an operator runs: cpu, cuda or cuda:N")
       ->capture_default_str();
-  verb->add_option("--rows", options->rows, "Rows of activations")
+  verb->add_option("--format", options->formats,
+                   "The weights' format (Q4_0); on GPUs several, with commas, or all")
+      ->delimiter(',');
+  verb->add_option("--shape", options->shapes,
+                   "Sizes: of project, outputs x inputs (4096x14336); on GPUs several")
+      ->delimiter(',');
+  verb->add_option("--rows", options->rows, "Rows of activations; on GPUs several")
+      ->delimiter(',')
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
+  verb->add_option("--kernel", options->kernel,
+                   "Of project on GPUs: portable, or the name of another (the fastest)");
+  verb->add_flag("--check", options->check, "On GPUs: compare results with the oracle's");
   add_backend_options(*verb, options->backend);
   verb->callback([&run, options] { run = [options] { return bench(*options); }; });
 }

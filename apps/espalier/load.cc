@@ -1,10 +1,10 @@
 #include "load.h"
 
-#include <fstream>
 #include <iostream>
 #include <iterator>
 #include <optional>
 
+#include "base/machine.h"
 #include "compute/cpu/cpu_ops.h"
 #include "compute/reference/reference.h"
 #include "hub/cache.h"
@@ -17,16 +17,6 @@ constexpr std::pair<std::string_view, compute::KvType> kCacheTypes[] = {
     {"bf16", compute::KvType::kBF16}, {"q8", compute::KvType::kQ8},
     {"q4", compute::KvType::kQ4},
 };
-
-// Bytes of memory that can be had without taking any from others, or nothing where the system does
-// not say.
-std::optional<std::uint64_t> available_memory() {
-  std::ifstream info("/proc/meminfo");
-  for (std::string key, rest; info >> key && std::getline(info, rest);) {
-    if (key == "MemAvailable:") return std::stoull(rest) * 1024;  // kB
-  }
-  return std::nullopt;
-}
 
 // Whether a second copy of the weights leaves memory for all else.
 bool has_memory_for_copy(const file::Container& container) {

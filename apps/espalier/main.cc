@@ -26,6 +26,7 @@ int main(int argc, char** argv) {
   app::add_pull(app, verb);
   app::add_list(app, verb);
   app::add_rm(app, verb);
+  app::add_devices(app, verb);
   app::add_bench(app, verb);
   app::add_profile(app, verb);
 

@@ -13,6 +13,7 @@ using Verb = std::function<Status()>;
 
 void add_chat_template(CLI::App& app, Verb& run);
 void add_convert(CLI::App& app, Verb& run);
+void add_devices(CLI::App& app, Verb& run);
 void add_bench(CLI::App& app, Verb& run);
 void add_profile(CLI::App& app, Verb& run);
 void add_dequantize(CLI::App& app, Verb& run);

@@ -79,10 +79,13 @@ std::vector<std::byte> random_bytes(std::size_t count) {
   return bytes;
 }
 
+// Numbers near ±value.
 std::vector<std::byte> half_numbers(std::size_t count, float value) {
-  const std::uint16_t half = float_to_half(value);
-  std::vector<std::byte> bytes(count * sizeof(half));
+  std::vector<std::byte> bytes(count * sizeof(std::uint16_t));
   for (std::size_t i = 0; i < count; ++i) {
+    const float sign = i % 3 == 0 ? -1.0f : 1.0f;
+    const std::uint16_t half =
+        float_to_half(sign * value * (0.75f + 0.125f * static_cast<float>(i % 5)));
     std::memcpy(bytes.data() + i * sizeof(half), &half, sizeof(half));
   }
   return bytes;
@@ -96,19 +99,30 @@ std::vector<std::byte> repeated(const std::vector<std::byte>& bytes, std::uint64
   return all;
 }
 
-// Formats that Espalier can write: one row, packed, then repeated.
+// As many rows, made of the `few` whose bytes these are, in turn.
+std::vector<std::byte> rows_in_turn(const std::vector<std::byte>& bytes, std::uint64_t few,
+                                    std::uint64_t rows) {
+  std::vector<std::byte> all = repeated(bytes, rows / few);
+  const auto rest = static_cast<std::ptrdiff_t>(bytes.size() / few * (rows % few));
+  all.insert(all.end(), bytes.begin(), bytes.begin() + rest);
+  return all;
+}
+
+// Formats that Espalier can write: a few rows, packed, then repeated. Their number divides no
+// number of rows that kernels take together, so that one which takes the wrong row is noticed.
 Result<PackedMatrix> encoded_matrix(const pack::Format& format, std::uint64_t rows,
                                     std::uint64_t cols) {
+  const std::uint64_t few = std::min<std::uint64_t>(rows, 7);
   std::mt19937 random(3);
   std::normal_distribution<float> normal(0, 1 / std::sqrt(static_cast<float>(cols)));
-  std::vector<float> values(cols);
+  std::vector<float> values(few * cols);
   for (float& value : values) value = normal(random);
-  ESPALIER_TRY(const PackedMatrix row, format.encode(format, values, 1, cols));
+  ESPALIER_TRY(const PackedMatrix part, format.encode(format, values, few, cols));
   PackedMatrix packed;
-  packed.data = repeated(row.data, rows);
-  packed.scales = repeated(row.scales, rows);
-  packed.zeros = repeated(row.zeros, rows);
-  packed.view = row.view;
+  packed.data = rows_in_turn(part.data, few, rows);
+  packed.scales = rows_in_turn(part.scales, few, rows);
+  packed.zeros = rows_in_turn(part.zeros, few, rows);
+  packed.view = part.view;
   packed.view.rows = rows;
   packed.view.data = packed.data;
   packed.view.scales = packed.scales;
@@ -197,6 +211,22 @@ Result<Profile> profile_model(const model::Model& model, compute::Ops& ops,
     if (counted) profile.decode = profiled.accounts();
   }
   return profile;
+}
+
+bool can_make_weights(const pack::Format& format) {
+  switch (format.family) {
+    case pack::Family::kExl3:
+      return format.dequantize_rows != nullptr;  // not a table to look up
+    case pack::Family::kGptq:
+    case pack::Family::kAwq:
+    case pack::Family::kCompressedTensors:
+      return true;
+    case pack::Family::kGguf:
+    case pack::Family::kMlx:
+    case pack::Family::kTransposed:
+      break;
+  }
+  return format.encode != nullptr;
 }
 
 Result<PackedMatrix> random_matrix(const pack::Format& format, std::uint64_t rows,

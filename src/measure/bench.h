@@ -51,6 +51,9 @@ struct Profile {
                                             compute::KvType cache_type,
                                             const ModelBenchOptions& options);
 
+// Whether random_matrix makes weights in it.
+[[nodiscard]] bool can_make_weights(const pack::Format& format);
+
 // A matrix of random weights in any format: values are near ±1/√cols.
 [[nodiscard]] Result<pack::PackedMatrix> random_matrix(const pack::Format& format,
                                                        std::uint64_t rows, std::uint64_t cols);

@@ -67,6 +67,49 @@ TEST_F(BenchVerb, SaysWhatIsWrong) {
               HasSubstr("a table to look up"));
 }
 
+TEST_F(BenchVerb, SaysWhatIsWrongWithGpuOperators) {
+  const auto error = [](const std::vector<std::string>& arguments) {
+    const auto result = bench(arguments);
+    EXPECT_EQ(result.exit_code, 2);
+    return result.err;
+  };
+  EXPECT_THAT(error({"--op", "project", "--device", "cuda:x"}), HasSubstr("--device 'cuda:x'"));
+  EXPECT_THAT(error({"--op", "project", "--device", "cuda:"}), HasSubstr("cuda or cuda:N"));
+  EXPECT_THAT(error({"-m", "no.gguf", "--device", "cuda"}),
+              HasSubstr("models run on the CPU only"));
+  EXPECT_THAT(error({"--op", "project", "--device", "cuda", "--format", "Q4_0,Q9"}),
+              HasSubstr("--format 'Q9'"));
+  EXPECT_THAT(error({"--op", "rope", "--device", "cuda", "--format", "F32"}),
+              HasSubstr("--format: rope has none"));
+  EXPECT_THAT(error({"--op", "attention", "--device", "cuda", "--format", "Q4_0"}),
+              HasSubstr("--format 'Q4_0'"));
+  EXPECT_THAT(
+      error({"--op", "attention", "--device", "cuda", "--shape", "32x8x128"}),
+      HasSubstr(
+          "--shape '32x8x128': expected HEADSxKV_HEADSxHEAD_DIMxPOSITIONS, as 32x8x128x8192"));
+  EXPECT_THAT(error({"--op", "rope"}), HasSubstr("on the CPU there is only project"));
+  EXPECT_THAT(error({"--op", "project", "--rows", "1,2"}), HasSubstr("one --format"));
+  EXPECT_THAT(error({"--op", "project", "--check"}), HasSubstr("for GPUs"));
+}
+
+// Where there is a GPU, it is timed; elsewhere one line says why there is none.
+TEST_F(BenchVerb, TimesAProductOnAGpuOrSaysWhyNot) {
+  const auto devices =
+      nlohmann::json::parse(test::run_command({ESPALIER_BINARY, "devices", "-o", "json"}).out);
+  const auto result = bench({"--op", "project", "--device", "cuda", "--shape", "128x256", "--rows",
+                             "1,2", "--check", "-o", "json"});
+  const auto& problem = devices["cuda"]["problem"];
+  if (problem.is_null()) {
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(nlohmann::json::parse(result.out)["results"].size(), 2);
+  } else {
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_EQ(result.out, "");
+    EXPECT_THAT(result.err, HasSubstr(problem.get<std::string>()));
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  }
+}
+
 TEST(ProfileVerb, SaysWhatEachOperatorDid) {
   const test::TemporaryDirectory folder;
   const std::string model = folder / "tiny.gguf";

@@ -5,126 +5,50 @@
 #define HWY_TARGET_INCLUDE "compute/cpu/code_kernels.cc"
 #include "hwy/foreach_target.h"  // before all that is compiled for each target
 
-#include <cstring>
-
-#include "compute/cpu/panel.h"
-#include "compute/cpu/row_lanes-inl.h"
+#include "compute/cpu/group_product-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace espalier::cpu::HWY_NAMESPACE {
 namespace {
 
-template <std::size_t kGroup, bool kMinimums, int kBits>
-struct Shape {};
-
-// Rows whose sums of a group are under way at once, in two registers each.
-constexpr std::size_t kBatchRows = HWY_TARGET <= HWY_AVX3 ? 4 : 2;
-
-HWY_INLINE VI broadcast_four(const std::int8_t* codes) {
-  std::int32_t four;
-  std::memcpy(&four, codes, sizeof(four));
-  return hn::Set(DI(), four);
-}
-
-template <int kBits>
-HWY_INLINE VI dot(VI sum, VU codes, const std::int8_t* x) {
-  if constexpr (kBits == 8) return dot8(sum, codes, broadcast_four(x));
-  return dot7(sum, codes, broadcast_four(x));
-}
-
-// sums[r] = the products of a group's codes, four inputs to a vector, with row r's activations.
-// Neighbouring instructions belong to different sums, so that none waits for the one before it; a
-// single row's sums are taken in two halves for that.
-template <int kBits, std::size_t kRows, std::size_t kQuads>
-HWY_INLINE void dot_rows(const VU (&codes)[kQuads], const CodedGroup* x, std::size_t part,
-                         VI (&sums)[kRows]) {
-  constexpr std::size_t kHalves = kRows == 1 ? 2 : 1;
-  const std::size_t at = part * kQuads * 4;
-  VI low[kHalves][kRows];
-  VI high[kHalves][kRows];
-  ESPALIER_UNROLL
-  for (std::size_t h = 0; h < kHalves; ++h) {
-    ESPALIER_UNROLL
-    for (std::size_t r = 0; r < kRows; ++r) {
-      low[h][r] = h == 0 ? hn::Set(DI(), x[r].offsets[part]) : hn::Zero(DI());
-      high[h][r] = hn::Zero(DI());
-    }
-  }
-  ESPALIER_UNROLL
-  for (std::size_t q = 0; q < kQuads; ++q) {
-    const std::size_t h = q % kHalves;
-    ESPALIER_UNROLL
-    for (std::size_t r = 0; r < kRows; ++r) {
-      high[h][r] = dot<kBits>(high[h][r], codes[q], x[r].high + at + 4 * q);
-      low[h][r] = dot<kBits>(low[h][r], codes[q], x[r].low + at + 4 * q);
-    }
-  }
-  ESPALIER_UNROLL
-  for (std::size_t r = 0; r < kRows; ++r) {
-    const VI upper = kHalves == 2 ? hn::Add(high[0][r], high[kHalves - 1][r]) : high[0][r];
-    const VI lower = kHalves == 2 ? hn::Add(low[0][r], low[kHalves - 1][r]) : low[0][r];
-    sums[r] = hn::Add(lower, hn::ShiftLeft<7>(upper));
-  }
-}
-
 // kRows rows of a tile of kTile with inputs [0, inputs) of the panel; x is the first row's first
 // group there. More rows share each load of codes; the order of every row's sum is the same.
-template <std::size_t kRows, std::size_t kTile, std::size_t kGroup, bool kMinimums, int kBits>
-HWY_INLINE void multiply_rows(Shape<kGroup, kMinimums, kBits>, const Panel& panel,
-                              const CodedGroup* x, std::size_t inputs, float* sums) {
+template <typename Shape, std::size_t kRows, std::size_t kTile>
+HWY_INLINE void multiply_rows(const Panel& panel, const CodedGroup* x, std::size_t inputs,
+                              float* sums) {
   const DF df;
-  constexpr std::size_t kQuads = kGroup / 4;
   const auto* quads = reinterpret_cast<const std::uint32_t*>(panel.codes);
-
   VF total[kRows];
   ESPALIER_UNROLL
   for (std::size_t r = 0; r < kRows; ++r) total[r] = hn::LoadU(df, sums + r * kLanes);
-  for (std::size_t g = 0; g < inputs / kGroup; ++g) {
-    VU codes[kQuads];
+  for (std::size_t g = 0; g < inputs / Shape::kGroup; ++g) {
+    VU codes[Shape::kQuads];
     ESPALIER_UNROLL
-    for (std::size_t q = 0; q < kQuads; ++q) {
-      codes[q] = hn::Load(DU(), quads + (g * kQuads + q) * kLanes);
+    for (std::size_t q = 0; q < Shape::kQuads; ++q) {
+      codes[q] = hn::Load(DU(), quads + (g * Shape::kQuads + q) * kLanes);
     }
-    const VF scale = hn::Load(df, panel.scales + g * kLanes);
-    constexpr std::size_t kParts = kCodedGroup / kGroup;  // groups of weights in one of x
-    const std::size_t part = g % kParts;
-    const CodedGroup* group = x + g / kParts * kTile;
-    constexpr std::size_t kBatch = HWY_MIN(kRows, kBatchRows);
-    ESPALIER_UNROLL
-    for (std::size_t first = 0; first < kRows; first += kBatch) {
-      VI dots[kBatch];
-      dot_rows<kBits>(codes, group + first, part, dots);
-      ESPALIER_UNROLL
-      for (std::size_t b = 0; b < kBatch; ++b) {
-        const CodedGroup& row = group[first + b];
-        VF& sum = total[first + b];
-        const VF factor = hn::Mul(scale, hn::Set(df, row.scale));
-        sum = hn::MulAdd(hn::ConvertTo(df, dots[b]), factor, sum);
-        if constexpr (kMinimums) {
-          const VF minimum = hn::Load(df, panel.minimums + g * kLanes);
-          sum = hn::MulAdd(minimum, hn::Set(df, row.sums[part]), sum);
-        }
-      }
-    }
+    VF minimum = hn::Zero(df);
+    if constexpr (Shape::kMinimums) minimum = hn::Load(df, panel.minimums + g * kLanes);
+    add_group<Shape>(codes, hn::Load(df, panel.scales + g * kLanes), minimum,
+                     x + g / Shape::kParts * kTile, g % Shape::kParts, total);
   }
   ESPALIER_UNROLL
   for (std::size_t r = 0; r < kRows; ++r) hn::StoreU(total[r], df, sums + r * kLanes);
 }
 
-template <std::size_t kTile, typename Shape>
-HWY_INLINE void multiply_tile(Shape shape, const Panel& panel, const CodedGroup* x,
-                              std::size_t inputs, float* sums) {
+template <typename Shape, std::size_t kTile>
+HWY_INLINE void multiply_tile(const Panel& panel, const CodedGroup* x, std::size_t inputs,
+                              float* sums) {
   // What the registers hold.
   constexpr std::size_t kRows = HWY_MIN(kTile, HWY_TARGET <= HWY_AVX3 ? 8 : 4);
   for (std::size_t r = 0; r < kTile; r += kRows) {
-    multiply_rows<kRows, kTile>(shape, panel, x + r, inputs, sums + r * kLanes);
+    multiply_rows<Shape, kRows, kTile>(panel, x + r, inputs, sums + r * kLanes);
   }
 }
 
-template <std::size_t kGroup, bool kMinimums, int kBits>
-HWY_NOINLINE void multiply_all(Shape<kGroup, kMinimums, kBits> shape, const Panel& panel,
-                               const CodedRows& x, std::size_t first, std::size_t inputs,
-                               float* sums) {
+template <typename Shape>
+HWY_NOINLINE void multiply_all(const Panel& panel, const CodedRows& x, std::size_t first,
+                               std::size_t inputs, float* sums) {
   const std::size_t x_groups = x.inputs / kCodedGroup;
   const std::size_t first_group = first / kCodedGroup;
   for (std::size_t r = 0; r < x.rows;) {
@@ -132,13 +56,13 @@ HWY_NOINLINE void multiply_all(Shape<kGroup, kMinimums, kBits> shape, const Pane
     const CodedGroup* tile = x.groups + r * x_groups + first_group * rows;
     float* to = sums + r * kLanes;
     if (rows == 8) {
-      multiply_tile<8>(shape, panel, tile, inputs, to);
+      multiply_tile<Shape, 8>(panel, tile, inputs, to);
     } else if (rows == 4) {
-      multiply_tile<4>(shape, panel, tile, inputs, to);
+      multiply_tile<Shape, 4>(panel, tile, inputs, to);
     } else if (rows == 2) {
-      multiply_tile<2>(shape, panel, tile, inputs, to);
+      multiply_tile<Shape, 2>(panel, tile, inputs, to);
     } else {
-      multiply_tile<1>(shape, panel, tile, inputs, to);
+      multiply_tile<Shape, 1>(panel, tile, inputs, to);
     }
     r += rows;
   }
@@ -146,16 +70,14 @@ HWY_NOINLINE void multiply_all(Shape<kGroup, kMinimums, kBits> shape, const Pane
 
 void multiply(const CodeShape& shape, const Panel& panel, const CodedRows& x, std::size_t first,
               std::size_t inputs, float* sums) {
-  if (shape.group == 32) {
-    if (shape.minimums) {
-      if (shape.bits == 8) return multiply_all(Shape<32, true, 8>(), panel, x, first, inputs, sums);
-      return multiply_all(Shape<32, true, 7>(), panel, x, first, inputs, sums);
-    }
-    if (shape.bits == 8) return multiply_all(Shape<32, false, 8>(), panel, x, first, inputs, sums);
-    return multiply_all(Shape<32, false, 7>(), panel, x, first, inputs, sums);
+  const auto with = [&](auto s) { multiply_all<decltype(s)>(panel, x, first, inputs, sums); };
+  if (shape.group == 16) {
+    return shape.minimums ? with(Shape<16, true, 7>()) : with(Shape<16, false, 7>());
   }
-  if (shape.minimums) return multiply_all(Shape<16, true, 7>(), panel, x, first, inputs, sums);
-  return multiply_all(Shape<16, false, 7>(), panel, x, first, inputs, sums);
+  if (shape.bits == 8) {
+    return shape.minimums ? with(Shape<32, true, 8>()) : with(Shape<32, false, 8>());
+  }
+  return shape.minimums ? with(Shape<32, true, 7>()) : with(Shape<32, false, 7>());
 }
 
 // Codes the 32 activations at x.

@@ -10,6 +10,7 @@
 #include "compute/cpu/panel.h"
 #include "compute/cpu/recurrent.h"
 #include "compute/cpu/row_kernels.h"
+#include "compute/cpu/targets.h"
 #include "hwy/targets.h"
 
 namespace espalier::cpu {
@@ -274,5 +275,15 @@ std::unique_ptr<compute::Ops> make_ops(std::size_t threads, Activations activati
 }
 
 const char* instructions() { return hwy::TargetName(code_kernels().target); }
+
+std::vector<std::string> instruction_sets() {
+  std::vector<std::string> names;
+  // Highway gives better targets lower bits.
+  for (std::int64_t left = hwy::SupportedTargets() & HWY_TARGETS & ~(HWY_SCALAR | HWY_EMU128);
+       left != 0; left &= left - 1) {
+    names.emplace_back(hwy::TargetName(left & -left));
+  }
+  return names;
+}
 
 }  // namespace espalier::cpu

@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "compute/cpu/project.h"
 #include "compute/ops.h"
@@ -16,5 +18,7 @@ namespace espalier::cpu {
 
 // The instruction set that the kernels use here, by Highway's name: "AVX3_DL" is AVX-512 with VNNI.
 [[nodiscard]] const char* instructions();
+// All that the processor has of those that kernels are compiled for, the best first.
+[[nodiscard]] std::vector<std::string> instruction_sets();
 
 }  // namespace espalier::cpu

@@ -18,50 +18,51 @@ namespace espalier::cpu::HWY_NAMESPACE {
 namespace {
 
 // scale · byte b of `words`, for b 0 … 3, as the scales of groups 4·w … 4·w + 3.
-HWY_INLINE void write_scales(std::size_t w, VF scale, VU words, const BlockWriter& to) {
+template <typename To>
+HWY_INLINE void write_scales(std::size_t w, VF scale, VU words, To& to) {
   unrolled(std::make_index_sequence<4>(),
            [&](auto b) HWY_ATTR { to.scale(4 * w + b, hn::Mul(scale, byte_to_float<b>(words))); });
 }
 
 // The same for minimums, which are subtracted.
-HWY_INLINE void write_minimums(std::size_t w, VF minimum, VU words, const BlockWriter& to) {
+template <typename To>
+HWY_INLINE void write_minimums(std::size_t w, VF minimum, VU words, To& to) {
   unrolled(std::make_index_sequence<4>(), [&](auto b) HWY_ATTR {
     to.minimum(4 * w + b, hn::Neg(hn::Mul(minimum, byte_to_float<b>(words))));
   });
 }
 
-// 32 bytes of which bits 2q, 2q + 1 belong to codes 32·q … 32·q + 31: calls write(q, quad in its
-// 32, word) with those bits at bit 0 of the bytes.
-template <typename Rows, typename Write>
-HWY_INLINE void two_bit_codes(const Rows& rows, std::size_t at, const Write& write) {
-  for (std::size_t part = 0; part < 2; ++part) {
-    const FourWords words = load_four_words(rows, at + part * 16);
-    for (std::size_t w = 0; w < 4; ++w) {
-      unrolled(std::make_index_sequence<4>(), [&](auto q) HWY_ATTR {
-        write(q, part * 4 + w, bits_of_bytes<2 * q, 2, 0>(words.v[w]));
-      });
-    }
-  }
+// The codes of 2 bits, 16 bytes of which bits 2·kPair, 2·kPair + 1 are 16 codes.
+template <int kPair>
+HWY_INLINE void two_bit_codes(const FourWords& words, VU* codes) {
+  ESPALIER_UNROLL
+  for (std::size_t w = 0; w < 4; ++w) codes[w] = bits_of_bytes<2 * kPair, 2, 0>(words.v[w]);
 }
 
 struct CodesQ2_K {
   using Block = pack::BlockQ2_K;
   static constexpr CodeShape kShape = {.group = 16, .minimums = true};
 
-  template <typename Rows>
-  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, const BlockWriter& to) {
+  template <typename Rows, typename To>
+  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, To& to) {
     const VU scale_and_minimum = load_word(rows, at + offsetof(Block, scale));
     const VF scale = half_words_to_float(scale_and_minimum);
     const VF minimum = half_words_to_float(hn::ShiftRight<16>(scale_and_minimum));
     const FourWords scales = load_four_words(rows, at + offsetof(Block, scales));
+    ESPALIER_UNROLL
     for (std::size_t w = 0; w < 4; ++w) {
       write_scales(w, scale, low_nibbles(scales.v[w]), to);
       write_minimums(w, minimum, high_nibbles(scales.v[w]), to);
     }
     for (std::size_t half = 0; half < 2; ++half) {
-      two_bit_codes(rows, at + offsetof(Block, codes) + half * 32,
-                    [&](std::size_t q, std::size_t quad, VU codes)
-                        HWY_ATTR { to.codes(half * 32 + q * 8 + quad, codes); });
+      const std::size_t codes_at = at + offsetof(Block, codes) + half * 32;
+      const FourWords words[2] = {load_four_words(rows, codes_at),
+                                  load_four_words(rows, codes_at + 16)};
+      unrolled(std::make_index_sequence<8>(), [&](auto g) HWY_ATTR {
+        VU codes[4];
+        two_bit_codes<g / 2>(words[g % 2], codes);
+        to.group(half * 8 + g, codes);
+      });
     }
   }
 };
@@ -71,8 +72,8 @@ struct CodesQ3_K {
   static constexpr CodeShape kShape = {.group = 16, .zero = 4};
   static constexpr std::size_t kOddAt = offsetof(Block, scale);
 
-  template <typename Rows>
-  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, const BlockWriter& to) {
+  template <typename Rows, typename To>
+  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, To& to) {
     const VF scale = load_half<Block>(rows, at, offsetof(Block, scale));
     const VU low0 = load_word(rows, at + offsetof(Block, scales));
     const VU low1 = load_word(rows, at + offsetof(Block, scales) + 4);
@@ -90,20 +91,25 @@ struct CodesQ3_K {
 
     const FourWords top[2] = {load_four_words(rows, at + offsetof(Block, high)),
                               load_four_words(rows, at + offsetof(Block, high) + 16)};
-    const auto write_half = [&](auto half) HWY_ATTR {
-      two_bit_codes(rows, at + offsetof(Block, low) + half * 32,
-                    [&](auto q, std::size_t quad, VU codes) HWY_ATTR {
-                      const VU third = bits_of_bytes<4 * half + q, 1, 2>(top[quad / 4].v[quad % 4]);
-                      to.codes(half * 32 + q * 8 + quad, hn::Or(codes, third));
-                    });
-    };
-    unrolled(std::make_index_sequence<2>(), write_half);
+    unrolled(std::make_index_sequence<2>(), [&](auto half) HWY_ATTR {
+      const std::size_t low_at = at + offsetof(Block, low) + half * 32;
+      const FourWords low[2] = {load_four_words(rows, low_at), load_four_words(rows, low_at + 16)};
+      unrolled(std::make_index_sequence<8>(), [&](auto g) HWY_ATTR {
+        VU codes[4];
+        two_bit_codes<g / 2>(low[g % 2], codes);
+        ESPALIER_UNROLL
+        for (std::size_t w = 0; w < 4; ++w) {
+          codes[w] = hn::Or(codes[w], bits_of_bytes<4 * half + g / 2, 1, 2>(top[g % 2].v[w]));
+        }
+        to.group(half * 8 + g, codes);
+      });
+    });
   }
 };
 
 // Scales and minimums of Q4_K and Q5_K, whose blocks begin with both F16 and the codes of groups.
-template <typename Rows>
-HWY_INLINE void write_q4_k_scales(const Rows& rows, std::size_t at, const BlockWriter& to) {
+template <typename Rows, typename To>
+HWY_INLINE void write_q4_k_scales(const Rows& rows, std::size_t at, To& to) {
   const FourWords head = load_four_words(rows, at);
   const VF scale = half_words_to_float(head.v[0]);
   const VF minimum = half_words_to_float(hn::ShiftRight<16>(head.v[0]));
@@ -118,16 +124,18 @@ struct CodesQ4_K {
   using Block = pack::BlockQ4_K;
   static constexpr CodeShape kShape = {.minimums = true};
 
-  template <typename Rows>
-  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, const BlockWriter& to) {
+  template <typename Rows, typename To>
+  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, To& to) {
     write_q4_k_scales(rows, at, to);
-    for (std::size_t part = 0; part < 8; ++part) {
-      const FourWords words = load_four_words(rows, at + offsetof(Block, codes) + part * 16);
-      const std::size_t quad = part / 2 * 16 + part % 2 * 4;
-      for (std::size_t w = 0; w < 4; ++w) {
-        to.codes(quad + w, low_nibbles(words.v[w]));
-        to.codes(quad + 8 + w, high_nibbles(words.v[w]));
-      }
+    for (std::size_t pair = 0; pair < 4; ++pair) {
+      const EightWords words = load_eight_words(rows, at + offsetof(Block, codes) + pair * 32);
+      VU codes[8];
+      ESPALIER_UNROLL
+      for (std::size_t w = 0; w < 8; ++w) codes[w] = low_nibbles(words.v[w]);
+      to.group(2 * pair, codes);
+      ESPALIER_UNROLL
+      for (std::size_t w = 0; w < 8; ++w) codes[w] = high_nibbles(words.v[w]);
+      to.group(2 * pair + 1, codes);
     }
   }
 };
@@ -136,22 +144,24 @@ struct CodesQ5_K {
   using Block = pack::BlockQ5_K;
   static constexpr CodeShape kShape = {.minimums = true};
 
-  template <typename Rows>
-  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, const BlockWriter& to) {
+  template <typename Rows, typename To>
+  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, To& to) {
     write_q4_k_scales(rows, at, to);
-    for (std::size_t part = 0; part < 2; ++part) {
-      const FourWords high = load_four_words(rows, at + offsetof(Block, high) + part * 16);
-      unrolled(std::make_index_sequence<4>(), [&](auto pair) HWY_ATTR {
-        const FourWords low =
-            load_four_words(rows, at + offsetof(Block, codes) + pair * 32 + part * 16);
-        for (std::size_t w = 0; w < 4; ++w) {
-          const std::size_t quad = pair * 16 + part * 4 + w;
-          to.codes(quad, hn::Or(low_nibbles(low.v[w]), bits_of_bytes<2 * pair, 1, 4>(high.v[w])));
-          to.codes(quad + 8,
-                   hn::Or(high_nibbles(low.v[w]), bits_of_bytes<2 * pair + 1, 1, 4>(high.v[w])));
-        }
-      });
-    }
+    const EightWords high = load_eight_words(rows, at + offsetof(Block, high));
+    unrolled(std::make_index_sequence<4>(), [&](auto pair) HWY_ATTR {
+      const EightWords low = load_eight_words(rows, at + offsetof(Block, codes) + pair * 32);
+      VU codes[8];
+      ESPALIER_UNROLL
+      for (std::size_t w = 0; w < 8; ++w) {
+        codes[w] = hn::Or(low_nibbles(low.v[w]), bits_of_bytes<2 * pair, 1, 4>(high.v[w]));
+      }
+      to.group(2 * pair, codes);
+      ESPALIER_UNROLL
+      for (std::size_t w = 0; w < 8; ++w) {
+        codes[w] = hn::Or(high_nibbles(low.v[w]), bits_of_bytes<2 * pair + 1, 1, 4>(high.v[w]));
+      }
+      to.group(2 * pair + 1, codes);
+    });
   }
 };
 
@@ -160,31 +170,31 @@ struct CodesQ6_K {
   static constexpr CodeShape kShape = {.group = 16, .zero = 32};
   static constexpr std::size_t kOddAt = offsetof(Block, scale);
 
-  template <typename Rows>
-  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, const BlockWriter& to) {
+  template <typename Rows, typename To>
+  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, To& to) {
     const VF scale = load_half<Block>(rows, at, offsetof(Block, scale));
     const FourWords scales = load_four_words(rows, at + offsetof(Block, scales));
+    ESPALIER_UNROLL
     for (std::size_t w = 0; w < 4; ++w) {
       unrolled(std::make_index_sequence<4>(), [&](auto b) HWY_ATTR {
         to.scale(4 * w + b, hn::Mul(scale, signed_byte_to_float<b>(scales.v[w])));
       });
     }
     for (std::size_t half = 0; half < 2; ++half) {
-      for (std::size_t part = 0; part < 2; ++part) {
-        const std::size_t low_at = at + offsetof(Block, low) + half * 64 + part * 16;
-        const FourWords low = load_four_words(rows, low_at);
-        const FourWords low_odd = load_four_words(rows, low_at + 32);
-        const FourWords high =
-            load_four_words(rows, at + offsetof(Block, high) + half * 32 + part * 16);
+      const std::size_t low_at = at + offsetof(Block, low) + half * 64;
+      const EightWords high = load_eight_words(rows, at + offsetof(Block, high) + half * 32);
+      unrolled(std::make_index_sequence<8>(), [&](auto g) HWY_ATTR {
+        constexpr std::size_t kPair = g / 2;  // of bits in `high`
+        constexpr std::size_t kPart = g % 2;
+        const FourWords low = load_four_words(rows, low_at + kPair % 2 * 32 + kPart * 16);
+        VU codes[4];
+        ESPALIER_UNROLL
         for (std::size_t w = 0; w < 4; ++w) {
-          const std::size_t quad = half * 32 + part * 4 + w;
-          to.codes(quad, hn::Or(low_nibbles(low.v[w]), bits_of_bytes<0, 2, 4>(high.v[w])));
-          to.codes(quad + 8, hn::Or(low_nibbles(low_odd.v[w]), bits_of_bytes<2, 2, 4>(high.v[w])));
-          to.codes(quad + 16, hn::Or(high_nibbles(low.v[w]), bits_of_bytes<4, 2, 4>(high.v[w])));
-          to.codes(quad + 24,
-                   hn::Or(high_nibbles(low_odd.v[w]), bits_of_bytes<6, 2, 4>(high.v[w])));
+          const VU nibbles = kPair < 2 ? low_nibbles(low.v[w]) : high_nibbles(low.v[w]);
+          codes[w] = hn::Or(nibbles, bits_of_bytes<2 * kPair, 2, 4>(high.v[4 * kPart + w]));
         }
-      }
+        to.group(half * 8 + g, codes);
+      });
     }
   }
 };
@@ -197,8 +207,8 @@ struct CodesIQ4_XS {
   using Block = pack::BlockIQ4_XS;
   static constexpr CodeShape kShape = {.zero = 127, .bits = 8};
 
-  template <typename Rows>
-  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, const BlockWriter& to) {
+  template <typename Rows, typename To>
+  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, To& to) {
     const VU head = load_word(rows, at + offsetof(Block, scale));  // and scales_high above it
     const VU low = load_word(rows, at + offsetof(Block, scales_low));
     const VF scale = half_words_to_float(head);
@@ -210,10 +220,13 @@ struct CodesIQ4_XS {
     });
     for (std::size_t g = 0; g < 8; ++g) {
       const FourWords words = load_four_words(rows, at + offsetof(Block, codes) + g * 16);
+      VU codes[8];
+      ESPALIER_UNROLL
       for (std::size_t w = 0; w < 4; ++w) {
-        to.codes(g * 8 + w, look_up(kIq4Codes, low_nibbles(words.v[w])));
-        to.codes(g * 8 + 4 + w, look_up(kIq4Codes, high_nibbles(words.v[w])));
+        codes[w] = look_up(kIq4Codes, low_nibbles(words.v[w]));
+        codes[w + 4] = look_up(kIq4Codes, high_nibbles(words.v[w]));
       }
+      to.group(g, codes);
     }
   }
 };
@@ -223,14 +236,21 @@ struct CodesTQ2_0 {
   static constexpr CodeShape kShape = {.zero = 1};
   static constexpr std::size_t kOddAt = offsetof(Block, scale);
 
-  template <typename Rows>
-  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, const BlockWriter& to) {
+  template <typename Rows, typename To>
+  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, To& to) {
     const VF scale = load_half<Block>(rows, at, offsetof(Block, scale));
+    ESPALIER_UNROLL
     for (std::size_t g = 0; g < 8; ++g) to.scale(g, scale);
     for (std::size_t half = 0; half < 2; ++half) {
-      two_bit_codes(rows, at + offsetof(Block, codes) + half * 32,
-                    [&](std::size_t q, std::size_t quad, VU codes)
-                        HWY_ATTR { to.codes(half * 32 + q * 8 + quad, codes); });
+      const std::size_t codes_at = at + offsetof(Block, codes) + half * 32;
+      const FourWords words[2] = {load_four_words(rows, codes_at),
+                                  load_four_words(rows, codes_at + 16)};
+      unrolled(std::make_index_sequence<4>(), [&](auto pair) HWY_ATTR {
+        VU codes[8];
+        two_bit_codes<pair>(words[0], codes);
+        two_bit_codes<pair>(words[1], codes + 4);
+        to.group(half * 4 + pair, codes);
+      });
     }
   }
 };

@@ -17,14 +17,17 @@ HWY_BEFORE_NAMESPACE();
 namespace espalier::cpu::HWY_NAMESPACE {
 namespace {
 
-// 16 bytes whose low nibbles are the first 16 codes and whose high nibbles the next 16.
-template <typename Map>
-HWY_INLINE void write_nibbles(const FourWords& words, const BlockWriter& to, const Map& map) {
+// The group of 16 bytes whose low nibbles are the first 16 codes and whose high nibbles the
+// next 16.
+template <typename To, typename Map>
+HWY_INLINE void write_nibbles(const FourWords& words, To& to, const Map& map) {
+  VU codes[8];
   ESPALIER_UNROLL
   for (std::size_t w = 0; w < 4; ++w) {
-    to.codes(w, map(low_nibbles(words.v[w])));
-    to.codes(w + 4, map(high_nibbles(words.v[w])));
+    codes[w] = map(low_nibbles(words.v[w]));
+    codes[w + 4] = map(high_nibbles(words.v[w]));
   }
+  to.group(0, codes);
 }
 
 constexpr auto kAsTheyAre = [](VU codes) HWY_ATTR { return codes; };
@@ -33,8 +36,8 @@ struct CodesQ4_0 {
   using Block = pack::BlockQ4_0;
   static constexpr CodeShape kShape = {.zero = 8};
 
-  template <typename Rows>
-  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, const BlockWriter& to) {
+  template <typename Rows, typename To>
+  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, To& to) {
     to.scale(0, load_half<Block>(rows, at, offsetof(Block, scale)));
     write_nibbles(load_four_words(rows, at + offsetof(Block, codes)), to, kAsTheyAre);
   }
@@ -44,8 +47,8 @@ struct CodesQ4_1 {
   using Block = pack::BlockQ4_1;
   static constexpr CodeShape kShape = {.minimums = true};
 
-  template <typename Rows>
-  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, const BlockWriter& to) {
+  template <typename Rows, typename To>
+  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, To& to) {
     const VU scale_and_minimum = load_word(rows, at + offsetof(Block, scale));
     to.scale(0, half_words_to_float(scale_and_minimum));
     to.minimum(0, half_words_to_float(hn::ShiftRight<16>(scale_and_minimum)));
@@ -63,19 +66,22 @@ HWY_INLINE VU fifth_bits(VU words) {
 }
 
 // Codes of 5 bits: nibbles and a word with the fifth bits.
-HWY_INLINE void write_five_bits(const FourWords& words, VU high, const BlockWriter& to) {
+template <typename To>
+HWY_INLINE void write_five_bits(const FourWords& words, VU high, To& to) {
+  VU codes[8];
   unrolled(std::make_index_sequence<4>(), [&](auto w) HWY_ATTR {
-    to.codes(w, hn::Or(low_nibbles(words.v[w]), fifth_bits<w>(high)));
-    to.codes(w + 4, hn::Or(high_nibbles(words.v[w]), fifth_bits<w + 4>(high)));
+    codes[w] = hn::Or(low_nibbles(words.v[w]), fifth_bits<w>(high));
+    codes[w + 4] = hn::Or(high_nibbles(words.v[w]), fifth_bits<w + 4>(high));
   });
+  to.group(0, codes);
 }
 
 struct CodesQ5_0 {
   using Block = pack::BlockQ5_0;
   static constexpr CodeShape kShape = {.zero = 16};
 
-  template <typename Rows>
-  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, const BlockWriter& to) {
+  template <typename Rows, typename To>
+  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, To& to) {
     to.scale(0, load_half<Block>(rows, at, offsetof(Block, scale)));
     write_five_bits(load_four_words(rows, at + offsetof(Block, codes)),
                     load_word(rows, at + offsetof(Block, high)), to);
@@ -86,8 +92,8 @@ struct CodesQ5_1 {
   using Block = pack::BlockQ5_1;
   static constexpr CodeShape kShape = {.minimums = true};
 
-  template <typename Rows>
-  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, const BlockWriter& to) {
+  template <typename Rows, typename To>
+  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, To& to) {
     const VU scale_and_minimum = load_word(rows, at + offsetof(Block, scale));
     to.scale(0, half_words_to_float(scale_and_minimum));
     to.minimum(0, half_words_to_float(hn::ShiftRight<16>(scale_and_minimum)));
@@ -100,15 +106,17 @@ struct CodesQ8_0 {
   using Block = pack::BlockQ8_0;
   static constexpr CodeShape kShape = {.zero = 128, .bits = 8};
 
-  template <typename Rows>
-  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, const BlockWriter& to) {
+  template <typename Rows, typename To>
+  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, To& to) {
     to.scale(0, load_half<Block>(rows, at, offsetof(Block, scale)));
+    VU codes[8];
+    ESPALIER_UNROLL
     for (std::size_t part = 0; part < 2; ++part) {
       const FourWords words = load_four_words(rows, at + offsetof(Block, codes) + part * 16);
-      for (std::size_t w = 0; w < 4; ++w) {
-        to.codes(part * 4 + w, hn::Xor(words.v[w], bytes_of(0x80)));
-      }
+      ESPALIER_UNROLL
+      for (std::size_t w = 0; w < 4; ++w) codes[part * 4 + w] = hn::Xor(words.v[w], bytes_of(0x80));
     }
+    to.group(0, codes);
   }
 };
 
@@ -120,8 +128,8 @@ struct CodesIQ4_NL {
   using Block = pack::BlockIQ4_NL;
   static constexpr CodeShape kShape = {.zero = 127, .bits = 8};
 
-  template <typename Rows>
-  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, const BlockWriter& to) {
+  template <typename Rows, typename To>
+  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, To& to) {
     to.scale(0, load_half<Block>(rows, at, offsetof(Block, scale)));
     write_nibbles(load_four_words(rows, at + offsetof(Block, codes)), to,
                   [](VU codes) HWY_ATTR { return look_up(kIq4Codes, codes); });
@@ -135,8 +143,8 @@ struct CodesMXFP4 {
   using Block = pack::BlockMXFP4;
   static constexpr CodeShape kShape = {.zero = 12};
 
-  template <typename Rows>
-  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, const BlockWriter& to) {
+  template <typename Rows, typename To>
+  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, To& to) {
     // Half of 2^(e − 127): a float's exponent e − 1, or subnormal where e is 0 or 1.
     const VU exponent = load_byte(rows, at + offsetof(Block, exponent));
     const VU normal = hn::ShiftLeft<23>(hn::Sub(exponent, words_of(1)));
@@ -166,17 +174,22 @@ struct CodesNVFP4 {
     return hn::BitCast(DF(), hn::IfThenZeroElse(hn::Eq(code, words_of(0x7f)), bits));
   }
 
-  template <typename Rows>
-  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, const BlockWriter& to) {
+  template <typename Rows, typename To>
+  static HWY_INLINE void unpack(const Rows& rows, std::size_t at, To& to) {
     const VU scales = load_word(rows, at + offsetof(Block, scales));
     unrolled(std::make_index_sequence<4>(),
              [&](auto g) HWY_ATTR { to.scale(g, half_e4m3<g>(scales)); });
+    ESPALIER_UNROLL
     for (std::size_t pair = 0; pair < 2; ++pair) {
       const FourWords words = load_four_words(rows, at + offsetof(Block, codes) + 16 * pair);
-      for (std::size_t w = 0; w < 4; ++w) {
-        const std::size_t quad = 8 * pair + w / 2 * 4 + w % 2;
-        to.codes(quad, look_up(kE2m1Codes, low_nibbles(words.v[w])));
-        to.codes(quad + 2, look_up(kE2m1Codes, high_nibbles(words.v[w])));
+      ESPALIER_UNROLL
+      for (std::size_t half = 0; half < 2; ++half) {
+        const VU a = words.v[2 * half];
+        const VU b = words.v[2 * half + 1];
+        const VU codes[4] = {
+            look_up(kE2m1Codes, low_nibbles(a)), look_up(kE2m1Codes, low_nibbles(b)),
+            look_up(kE2m1Codes, high_nibbles(a)), look_up(kE2m1Codes, high_nibbles(b))};
+        to.group(2 * pair + half, codes);
       }
     }
   }

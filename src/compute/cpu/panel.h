@@ -63,6 +63,30 @@ inline constexpr std::size_t kTileRows = 8;
   return tile;
 }
 
+// Arranged weights (arrange.h) are read in this many places in turn, equal parts of what a thread
+// has to do: memory gives more to several streams than to one.
+inline constexpr std::size_t kStreams = 4;
+
+// Asks memory for what comes next in all streams while one of them is multiplied.
+struct Ahead {
+  const std::byte* at = nullptr;    // of the first stream
+  const std::byte* end = nullptr;   // of the first stream
+  const std::byte* last = nullptr;  // the end of the last
+  std::size_t stride = 0;           // from one stream to the next
+  std::size_t stream = 0;           // whose turn it is
+  std::size_t bytes = 0;            // of kCodedGroup inputs of a panel
+
+  // To be called once for as many inputs.
+  void ask() {
+    constexpr std::size_t kLine = 64;
+    const std::byte* from = at + stream * stride;
+    if (at >= end || from >= last) return;
+    for (std::size_t b = 0; b < bytes; b += kLine) __builtin_prefetch(from + b);
+    stream = from + stride < last ? stream + 1 : 0;
+    if (stream == 0) at += bytes;
+  }
+};
+
 // How a format's codes are to be multiplied.
 struct CodeShape {
   std::size_t group = 32;  // weights that share a scale: 16 or 32
@@ -87,6 +111,12 @@ struct CodeKernel {
   // The same from the rows of that panel as arrange.h puts them; null where it can't.
   void (*unpack_arranged)(const std::byte* rows, std::size_t first, std::size_t inputs,
                           Panel& panel) = nullptr;
+
+  // sums [tile, lanes] += the products of a tile of rows with `blocks` blocks from `blocks_at` on,
+  // as arrange.h puts them, without a panel; x is the tile's first group there. The bits are those
+  // of unpacking a panel and multiplying with that.
+  void (*multiply_arranged)(const std::byte* blocks_at, std::size_t blocks, const CodedGroup* x,
+                            std::size_t tile, Ahead& ahead, float* sums) = nullptr;
   std::size_t block_bytes = 0;  // needed for that
   std::size_t odd_at = 0;  // where the part of a block is that is no word of four bytes, if any
 };

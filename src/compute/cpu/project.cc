@@ -15,6 +15,12 @@ namespace {
 
 using compute::Workspace;
 
+// Weights are read as streams for at most so many rows, with so many inputs (or a block) of one
+// stream before it is the next one's turn, and asked for so many bytes ahead in each.
+constexpr std::size_t kStreamedRows = 16;
+constexpr std::size_t kStreamedInputs = 128;
+constexpr std::size_t kAheadBytes = 4608;
+
 // A product with codes, and how its columns are cut into panels.
 struct CodedProduct {
   const Product* product;
@@ -34,30 +40,89 @@ CodedProduct coded_product(const Product& product, const CodeKernel& kernel, std
           .panels = (product.w->rows + lanes - 1) / lanes};
 }
 
-// The outputs of one panel.
-void multiply_panel(const CodedProduct& coded, std::size_t panel, const CodedRows& x,
-                    const CodeKernels& kernels, Panel& scratch, float* sums) {
+// What one thread needs.
+struct Scratch {
+  Panel* panel;
+  float* sums;  // [kStreams, x.rows, lanes]
+};
+
+// sums [x.rows, lanes] to the outputs of a panel.
+void write_outputs(const Product& product, std::size_t panel, std::size_t rows, std::size_t lanes,
+                   const float* sums) {
+  const std::size_t output = panel * lanes;
+  const std::size_t outputs = std::min(lanes, product.w->rows - output);
+  for (std::size_t r = 0; r < rows; ++r) {
+    std::copy_n(sums + r * lanes, outputs, product.y + r * product.w->rows + output);
+  }
+}
+
+// Panels [begin, end), one after the other.
+void multiply_panels(const CodedProduct& coded, std::size_t begin, std::size_t end,
+                     const CodedRows& x, const Scratch& scratch) {
   const auto& [product, kernel, panel_inputs, panels] = coded;
   const pack::Matrix& w = *product->w;
+  const CodeKernels& kernels = code_kernels();
   const std::size_t lanes = kernels.lanes;
-  const std::size_t output = panel * lanes;
-  const std::byte* arranged = nullptr;
-  if (product->arranged != nullptr) {
-    arranged = product->arranged + output * (w.cols / kernel->block * kernel->block_bytes);
-  }
-  std::fill_n(sums, x.rows * lanes, 0.0f);
-  for (std::size_t first = 0; first < w.cols; first += panel_inputs) {
-    const std::size_t inputs = std::min(panel_inputs, w.cols - first);
-    if (arranged != nullptr) {
-      kernel->unpack_arranged(arranged, first, inputs, scratch);
-    } else {
-      kernel->unpack(w, output, first, inputs, scratch);
+  for (std::size_t panel = begin; panel < end; ++panel) {
+    const std::size_t output = panel * lanes;
+    std::fill_n(scratch.sums, x.rows * lanes, 0.0f);
+    for (std::size_t first = 0; first < w.cols; first += panel_inputs) {
+      const std::size_t inputs = std::min(panel_inputs, w.cols - first);
+      if (product->arranged != nullptr) {
+        const std::size_t row_bytes = w.cols / kernel->block * kernel->block_bytes;
+        kernel->unpack_arranged(product->arranged + output * row_bytes, first, inputs,
+                                *scratch.panel);
+      } else {
+        kernel->unpack(w, output, first, inputs, *scratch.panel);
+      }
+      kernels.multiply(kernel->shape, *scratch.panel, x, first, inputs, scratch.sums);
     }
-    kernels.multiply(kernel->shape, scratch, x, first, inputs, sums);
+    write_outputs(*product, panel, x.rows, lanes, scratch.sums);
   }
-  const std::size_t outputs = std::min(lanes, w.rows - output);
-  for (std::size_t r = 0; r < x.rows; ++r) {
-    std::copy_n(sums + r * lanes, outputs, product->y + r * w.rows + output);
+}
+
+// The same for few rows and arranged weights, where reading the weights takes most of the time.
+void stream_panels(const CodedProduct& coded, std::size_t begin, std::size_t end,
+                   const CodedRows& x, const Scratch& scratch) {
+  const auto& [product, kernel, panel_inputs, panels] = coded;
+  const std::size_t lanes = code_kernels().lanes;
+  const std::size_t cols = product->w->cols;
+  const std::size_t block_bytes = lanes * kernel->block_bytes;
+  const std::size_t panel_bytes = cols / kernel->block * block_bytes;
+  const std::size_t length = (end - begin + kStreams - 1) / kStreams;  // of a stream, in panels
+  const std::size_t step = std::max(kernel->block, kStreamedInputs);
+
+  const std::byte* weights = product->arranged + begin * panel_bytes;
+  Ahead ahead = {.at = weights,
+                 .end = weights + length * panel_bytes,
+                 .last = weights + (end - begin) * panel_bytes,
+                 .stride = length * panel_bytes,
+                 .bytes = block_bytes / (kernel->block / kCodedGroup)};
+  Ahead nothing;
+  for (std::size_t asked = 0; asked < kStreams * kAheadBytes; asked += ahead.bytes) ahead.ask();
+
+  for (std::size_t i = 0; i < length; ++i) {
+    std::fill_n(scratch.sums, kStreams * x.rows * lanes, 0.0f);
+    for (std::size_t first = 0; first < cols; first += step) {
+      const std::size_t inputs = std::min(step, cols - first);
+      const std::size_t at = first / kernel->block * block_bytes;
+      float* sums = scratch.sums;
+      for (std::size_t p = begin + i; p < end; p += length, sums += x.rows * lanes) {
+        const std::byte* panel = product->arranged + p * panel_bytes;
+        for (std::size_t r = 0; r < x.rows;) {
+          const std::size_t tile = tile_rows(x.rows, r);
+          kernel->multiply_arranged(
+              panel + at, inputs / kernel->block,
+              x.groups + r * (cols / kCodedGroup) + first / kCodedGroup * tile, tile,
+              r == 0 ? ahead : nothing, sums + r * lanes);
+          r += tile;
+        }
+      }
+    }
+    const float* sums = scratch.sums;
+    for (std::size_t p = begin + i; p < end; p += length, sums += x.rows * lanes) {
+      write_outputs(*product, p, x.rows, lanes, sums);
+    }
   }
 }
 
@@ -67,27 +132,30 @@ void project_coded(ThreadPool& pool, Workspace& workspace, const float* x, std::
   const Workspace::Frame frame(workspace);
   const CodeKernels& kernels = code_kernels();
   const std::size_t cols = products.front().product->w->cols;
-  const CodedRows coded = {.groups = workspace.take<CodedGroup>(rows * cols / kCodedGroup),
-                           .rows = rows,
-                           .inputs = cols};
+  const CodedRows coded_rows = {.groups = workspace.take<CodedGroup>(rows * cols / kCodedGroup),
+                                .rows = rows,
+                                .inputs = cols};
   pool.parallel_for(rows, [&](std::size_t begin, std::size_t end, std::size_t) {
-    kernels.encode(x, begin, end, products.front().kernel->shape, coded);
+    kernels.encode(x, begin, end, products.front().kernel->shape, coded_rows);
   });
 
   auto* panels = workspace.take<Panel>(pool.threads());
-  const std::size_t sums = rows * kernels.lanes;
+  const std::size_t sums = kStreams * rows * kernels.lanes;
   auto* all_sums = workspace.take<float>(pool.threads() * sums);
   std::size_t count = 0;
   for (const CodedProduct& product : products) count += product.panels;
   pool.parallel_for(count, [&](std::size_t begin, std::size_t end, std::size_t thread) {
+    const Scratch scratch = {.panel = panels + thread, .sums = all_sums + thread * sums};
     std::size_t first = 0;  // panel of a product
-    for (const CodedProduct& product : products) {
-      const std::size_t last = std::min(end, first + product.panels);
-      for (std::size_t p = std::max(begin, first); p < last; ++p) {
-        multiply_panel(product, p - first, coded, kernels, panels[thread],
-                       all_sums + thread * sums);
+    for (const CodedProduct& coded : products) {
+      const bool stream = coded.product->arranged != nullptr && rows <= kStreamedRows;
+      const std::size_t from = std::max(begin, first);
+      const std::size_t to = std::min(end, first + coded.panels);
+      if (from < to) {
+        (stream ? stream_panels : multiply_panels)(coded, from - first, to - first, coded_rows,
+                                                   scratch);
       }
-      first += product.panels;
+      first += coded.panels;
     }
   });
 }

@@ -131,6 +131,17 @@ HWY_INLINE VF load_half(const SideBySide& rows, std::size_t at, std::size_t offs
   return hn::PromoteTo(DF(), hn::LoadU(halves, half));
 }
 
+struct EightWords {
+  VU v[8];
+};
+
+template <typename Rows>
+HWY_INLINE EightWords load_eight_words(const Rows& rows, std::size_t at) {
+  const FourWords a = load_four_words(rows, at);
+  const FourWords b = load_four_words(rows, at + 16);
+  return {{a.v[0], a.v[1], a.v[2], a.v[3], b.v[0], b.v[1], b.v[2], b.v[3]}};
+}
+
 // Byte `b` of every lane as a signed number.
 template <int b>
 HWY_INLINE VF signed_byte_to_float(VU words) {

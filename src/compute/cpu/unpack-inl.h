@@ -7,8 +7,7 @@
 #define ESPALIER_CPU_UNPACK_INL_H_
 #endif
 
-#include "compute/cpu/panel.h"
-#include "compute/cpu/row_lanes-inl.h"
+#include "compute/cpu/group_product-inl.h"
 #include "hwy/cache_control.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -23,6 +22,12 @@ struct BlockWriter {
   // Codes of inputs 4·quad … 4·quad + 3 of the block.
   HWY_INLINE void codes(std::size_t quad, VU four) const {
     hn::Store(four, DU(), reinterpret_cast<std::uint32_t*>(to_codes) + quad * kLanes);
+  }
+  // All codes of a group.
+  template <std::size_t kQuads>
+  HWY_INLINE void group(std::size_t group, const VU (&quads)[kQuads]) const {
+    ESPALIER_UNROLL
+    for (std::size_t q = 0; q < kQuads; ++q) codes(group * kQuads + q, quads[q]);
   }
   HWY_INLINE void scale(std::size_t group, VF scale) const {
     hn::Store(scale, DF(), to_scales + group * kLanes);
@@ -47,7 +52,8 @@ HWY_INLINE void prefetch(const RowLanes& rows, std::size_t at, std::size_t ahead
 }
 
 // CodeKernel::unpack of a format whose rows are blocks back to back. Members of Codes: Block, the
-// layout; kShape; unpack(rows, at, to), for the blocks at byte `at` of all rows.
+// layout; kShape; unpack(rows, at, to), for the blocks at byte `at` of all rows: calls to.scale()
+// and to.minimum() of all groups, then to.group() for one after the other.
 template <typename Codes>
 void unpack_blocks(const pack::Matrix& w, std::size_t row, std::size_t first, std::size_t inputs,
                    Panel& panel) {
@@ -69,10 +75,10 @@ void unpack_blocks(const pack::Matrix& w, std::size_t row, std::size_t first, st
   for (std::size_t b = 0; b < blocks; ++b) {
     prefetch<Block>(rows, b * sizeof(Block), ahead);
     const std::size_t groups = b * (Block::kValues / Codes::kShape.group);
-    Codes::unpack(rows, b * sizeof(Block),
-                  BlockWriter{.to_codes = panel.codes + b * Block::kValues * kLanes,
-                              .to_scales = panel.scales + groups * kLanes,
-                              .to_minimums = panel.minimums + groups * kLanes});
+    const BlockWriter to = {.to_codes = panel.codes + b * Block::kValues * kLanes,
+                            .to_scales = panel.scales + groups * kLanes,
+                            .to_minimums = panel.minimums + groups * kLanes};
+    Codes::unpack(rows, b * sizeof(Block), to);
   }
 }
 
@@ -81,21 +87,73 @@ template <typename Codes>
 void unpack_arranged(const std::byte* rows, std::size_t first, std::size_t inputs, Panel& panel) {
   using Block = typename Codes::Block;
   constexpr std::size_t kBytes = sizeof(Block) * kLanes;
-  constexpr std::size_t kLine = 64;
   // Further than the processor's own prefetching looks ahead.
   constexpr std::size_t kAhead = 4096;
   const auto* bytes = reinterpret_cast<const std::uint8_t*>(rows) + first / Block::kValues * kBytes;
   for (std::size_t b = 0; b < inputs / Block::kValues; ++b, bytes += kBytes) {
-    for (std::size_t line = 0; line < kBytes; line += kLine) {
-      hwy::Prefetch(
-          reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(bytes) + kAhead + line));
-    }
+    for (std::size_t at = kAhead; at < kAhead + kBytes; at += 64) __builtin_prefetch(bytes + at);
     const std::size_t groups = b * (Block::kValues / Codes::kShape.group);
-    Codes::unpack(SideBySide{bytes}, 0,
-                  BlockWriter{.to_codes = panel.codes + b * Block::kValues * kLanes,
-                              .to_scales = panel.scales + groups * kLanes,
-                              .to_minimums = panel.minimums + groups * kLanes});
+    const BlockWriter to = {.to_codes = panel.codes + b * Block::kValues * kLanes,
+                            .to_scales = panel.scales + groups * kLanes,
+                            .to_minimums = panel.minimums + groups * kLanes};
+    Codes::unpack(SideBySide{bytes}, 0, to);
   }
+}
+
+// What takes the place of a BlockWriter where a tile of few rows is to be multiplied: each group as
+// soon as it is unpacked, in registers.
+template <typename Codes, std::size_t kRows>
+struct BlockProduct {
+  static constexpr CodeShape kShape = Codes::kShape;
+  static constexpr std::size_t kGroups = Codes::Block::kValues / kShape.group;
+  using Type = Shape<kShape.group, kShape.minimums, kShape.bits>;
+
+  VF total[kRows];
+  VF scales[kGroups];
+  VF minimums[kGroups];
+  const CodedGroup* x;
+  Ahead ahead;
+
+  HWY_INLINE void scale(std::size_t group, VF scale) { scales[group] = scale; }
+  HWY_INLINE void minimum(std::size_t group, VF minimum) { minimums[group] = minimum; }
+  HWY_INLINE void group(std::size_t group, const VU (&codes)[Type::kQuads]) {
+    if (group % Type::kParts == 0) ahead.ask();
+    VF minimum = hn::Zero(DF());
+    if constexpr (kShape.minimums) minimum = minimums[group];
+    add_group<Type>(codes, scales[group], minimum, x + group / Type::kParts * kRows,
+                    group % Type::kParts, total);
+  }
+};
+
+template <typename Codes, std::size_t kRows>
+HWY_NOINLINE void multiply_blocks(const std::uint8_t* bytes, std::size_t blocks,
+                                  const CodedGroup* x, Ahead& ahead, float* sums) {
+  using Block = typename Codes::Block;
+  constexpr std::size_t kBytes = sizeof(Block) * kLanes;
+  constexpr std::size_t kCodedGroups = Block::kValues / kCodedGroup;
+  BlockProduct<Codes, kRows> product;
+  product.ahead = ahead;
+  product.ahead.bytes = kBytes / kCodedGroups;  // as it is, but known to the compiler
+  ESPALIER_UNROLL
+  for (std::size_t r = 0; r < kRows; ++r) product.total[r] = hn::LoadU(DF(), sums + r * kLanes);
+  for (std::size_t b = 0; b < blocks; ++b, bytes += kBytes) {
+    product.x = x + b * kCodedGroups * kRows;
+    Codes::unpack(SideBySide{bytes}, 0, product);
+  }
+  ESPALIER_UNROLL
+  for (std::size_t r = 0; r < kRows; ++r) hn::StoreU(product.total[r], DF(), sums + r * kLanes);
+  ahead = product.ahead;
+}
+
+// CodeKernel::multiply_arranged of such a format.
+template <typename Codes>
+void multiply_arranged(const std::byte* blocks_at, std::size_t blocks, const CodedGroup* x,
+                       std::size_t tile, Ahead& ahead, float* sums) {
+  const auto* bytes = reinterpret_cast<const std::uint8_t*>(blocks_at);
+  if (tile == 8) return multiply_blocks<Codes, 8>(bytes, blocks, x, ahead, sums);
+  if (tile == 4) return multiply_blocks<Codes, 4>(bytes, blocks, x, ahead, sums);
+  if (tile == 2) return multiply_blocks<Codes, 2>(bytes, blocks, x, ahead, sums);
+  multiply_blocks<Codes, 1>(bytes, blocks, x, ahead, sums);
 }
 
 template <typename Codes>
@@ -108,6 +166,7 @@ constexpr CodeKernel block_kernel(std::string_view format) {
           .shape = Codes::kShape,
           .unpack = unpack_blocks<Codes>,
           .unpack_arranged = unpack_arranged<Codes>,
+          .multiply_arranged = multiply_arranged<Codes>,
           .block_bytes = sizeof(typename Codes::Block),
           .odd_at = odd_at};
 }

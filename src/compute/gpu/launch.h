@@ -1,4 +1,4 @@
-// What the host decides before it launches a kernel of kernels/entries.h: whether the kernel takes
+// What the host decides before it launches a kernel of kernels/entry_list.h: whether the kernel takes
 // these sizes, and the grid. The same for every target. All errors are found here, none by a GPU.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The operators around products on a GPU, emulated or (cuda_tests.cu) real, against the reference
+// The operators around products on a GPU, emulated or (cuda/kernels_test.cc) real, against the reference
 // backend, at sizes that fill no block.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Every packed format on a GPU, emulated or (cuda_tests.cu) real: decoding gives the format's bits,
-// products are within their bound of the sum in double, at sizes that fill no warp.
+// Every packed format on a GPU, emulated or (cuda/kernels_test.cc) real: decoding gives the
+// format's bits, products are within their bound of the sum in double, at sizes that fill no warp.
 #include "compute/gpu/kernels/project.h"
 
 #include <gtest/gtest.h>
@@ -200,6 +200,27 @@ TEST_F(GpuProject, DecodesTablesOfExl3Exactly) {
   }
 }
 
+// A kernel that finds nothing but NaN chooses kNowhere, and no host looks at it in between.
+TEST_F(GpuProject, EmbedsTokensThatATableHasNotAsNaN) {
+  const pack::Format& rings = *pack::find_format("EXL3-EMB-4");
+  for (const pack::Matrix& m :
+       {matrix(*pack::find_format("Q4_0"), 3, 64), matrix(*pack::find_format("F16-T"), 3, 64),
+        *pack::exl3_embedding_matrix(rings, 3, 64, keep(bytes(3 * rings.block_bytes)),
+                                     halves(256))}) {
+    DeviceMatrix device(m);
+    const std::vector<std::int32_t> tokens = {2, 3, -1, INT32_MIN, INT32_MAX};
+    Buffer tokens_buffer("tokens", tokens);
+    Buffer y("y", tokens.size() * 64 * sizeof(float));
+    ASSERT_TRUE(
+        kernels_of(device.shape())
+            .embed(*embed_grid(tokens.size(), device.shape()),
+                   {device.weights(), tokens_buffer.at<const std::int32_t>(), y.at<float>()}));
+    for (std::size_t i = 0; i < tokens.size() * 64; ++i) {
+      ASSERT_EQ(std::isnan(y.values<float>()[i]), i >= 64) << m.format->name << " value " << i;
+    }
+  }
+}
+
 TEST_F(GpuProject, FollowsTheOrderOfActivationsAndTheTypeOfScales) {
   const pack::Format& format = *pack::find_format("GPTQ-V1-4-g32");
   std::vector<std::byte> group(96 * 4);
@@ -286,6 +307,8 @@ TEST_F(GpuProject, ComputesExl3LayersWithPadding) {
     Buffer svh("svh", m.output_scale);
     Buffer rotated("rotated", 2 * inner.cols * sizeof(float));
     Buffer products("products", 2 * inner.rows * sizeof(float));
+    const auto bias = normals(outputs);
+    Buffer bias_buffer("bias", bias);
     Buffer y("y", 2 * outputs * sizeof(float));
     ASSERT_TRUE(launch::exl3_prepare(
         *exl3_rotate_grid(2, inputs),
@@ -305,10 +328,12 @@ TEST_F(GpuProject, ComputesExl3LayersWithPadding) {
     ASSERT_TRUE(launch::exl3_finish(
         *exl3_rotate_grid(2, outputs),
         {products.at<const float>(), svh.at<const std::uint8_t>(), y.at<float>(),
-         static_cast<std::uint32_t>(outputs), static_cast<std::uint32_t>(inner.rows)}));
+         static_cast<std::uint32_t>(outputs), static_cast<std::uint32_t>(inner.rows),
+         bias_buffer.at<const float>()}));
     ASSERT_EQ(y.first_unwritten(), std::nullopt);
     std::vector<float> whole(2 * outputs);
     reference::project(2, x.data(), m, whole.data());
+    for (std::size_t i = 0; i < whole.size(); ++i) whole[i] += bias[i % outputs];
     double error = 0;
     double size = 0;
     for (std::size_t i = 0; i < whole.size(); ++i) {

@@ -1,19 +1,19 @@
-// The kernels' dialect as nvcc compiles it (dialect.h lists the words).
+// The kernels' dialect on CUDA (dialect.h lists the words), for two compilers. nvcc compiles the
+// kernels. Host code that launches them (ESPALIER_CUDA_HOST) sees the same structs of arguments,
+// with plain pointers into device memory; the words that only a GPU knows are declared there and
+// never called.
 #pragma once
-
-#include <cuda_fp16.h>
-#include <cuda_runtime.h>
 
 #include <cmath>
 #include <cstdint>
-#include <string>
-#include <string_view>
 
-#include "base/result.h"
-#include "compute/gpu/grid.h"
+#if defined(__CUDACC__)
+#include <cuda_fp16.h>
+#else
+#include "compute/gpu/cuda/kernel.h"
+#endif
 
 #define ESPALIER_DIALECT cuda
-#define ESPALIER_DEVICE __device__ inline
 #define ESPALIER_CONSTANT constexpr
 
 namespace espalier::gpu::cuda {
@@ -30,6 +30,23 @@ template <typename T>
 using Private = T*;
 template <typename A>
 using Arguments = const A&;
+
+// The overloads for float: compiled with neither fast math nor contraction.
+using std::cos;
+using std::exp;
+using std::fabs;
+using std::floor;
+using std::fma;
+using std::fmax;
+using std::fmin;
+using std::log;
+using std::sin;
+using std::sqrt;
+using std::tanh;
+
+#if defined(__CUDACC__)
+
+#define ESPALIER_DEVICE __device__ inline
 
 constexpr unsigned kAllLanes = 0xffffffffu;
 
@@ -56,44 +73,38 @@ ESPALIER_DEVICE uint16_t float_to_half(float value) {
   return __half_as_ushort(__float2half_rn(value));
 }
 
-// The overloads for float: compiled with neither fast math nor contraction.
-using std::cos;
-using std::exp;
-using std::fabs;
-using std::floor;
-using std::fma;
-using std::fmax;
-using std::fmin;
-using std::log;
-using std::sin;
-using std::sqrt;
-using std::tanh;
-
-}  // namespace espalier::gpu::cuda
-
-namespace espalier::gpu::cuda {
-
-// Waits for what was launched; the error is the launch's or the kernel's.
-[[nodiscard]] inline Status finish(std::string_view kernel) {
-  cudaError_t error = cudaGetLastError();
-  if (error == cudaSuccess) error = cudaDeviceSynchronize();
-  if (error == cudaSuccess) return {};
-  // nvcc cannot check fmt's format strings.
-  return Error{ErrorKind::kWork, std::string(kernel) + ": " + cudaGetErrorString(error)};
-}
-
-}  // namespace espalier::gpu::cuda
-
-// Defines the kernel espalier_`name`, which runs `body` (last, so that it may hold commas), and the
-// function launch::`name`, which runs the kernel on a grid and waits for it.
+// Defines the kernel espalier_`name`, which runs `body` (last, so that it may hold commas).
 #define ESPALIER_ENTRY(name, Args, Memory, ...)                                    \
   extern "C" __global__ void espalier_##name(const Args args) {                    \
     __shared__ Memory memory;                                                      \
     __VA_ARGS__({threadIdx.x, blockDim.x, blockIdx.x, blockIdx.y}, args, &memory); \
-  }                                                                                \
-  namespace launch {                                                               \
-  [[nodiscard]] inline Status name(const Grid& grid, const Args& args) {           \
-    espalier_##name<<<dim3(grid.blocks_x, grid.blocks_y), grid.threads>>>(args);   \
-    return finish(#name);                                                          \
-  }                                                                                \
   }
+
+#else
+
+#define ESPALIER_DEVICE inline
+
+void barrier();
+template <typename T>
+T shuffle(T value, uint32_t lane);
+template <typename T>
+T shuffle_xor(T value, uint32_t mask);
+template <typename T>
+T shuffle_down(T value, uint32_t lanes);
+uint32_t ballot(bool vote);
+uint32_t bits_of(float value);
+float float_of(uint32_t bits);
+float half_to_float(uint16_t half);
+uint16_t float_to_half(float value);
+
+// Defines the function launch::`name`, which runs the kernel on a grid and waits for it.
+#define ESPALIER_ENTRY(name, Args, Memory, ...)                               \
+  namespace launch {                                                          \
+  [[nodiscard]] inline Status name(const Grid& grid, const Args& args) {      \
+    return run_and_wait(#name, grid, {.bytes = &args, .size = sizeof(args)}); \
+  }                                                                           \
+  }
+
+#endif
+
+}  // namespace espalier::gpu::cuda

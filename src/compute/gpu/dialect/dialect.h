@@ -19,7 +19,7 @@
 //
 //   ESPALIER_DEVICE void name(Thread at, Arguments<NameArguments> args, BlockMemory<NameMemory> m)
 //
-// and has one line in kernels/entries.h. There is no double, no recursion, no lambda, no pointer or
+// and has one line in kernels/entry_list.h. There is no double, no recursion, no lambda, no pointer or
 // reference but these, and nothing of the standard library but integers of fixed size. Elements
 // of Global, Shared and SharedArray are numbers. Kernels name the type of what they read (never
 // `auto`), because the emulated words are classes that check each access.
@@ -27,7 +27,7 @@
 
 #if defined(__METAL_VERSION__)
 #include "compute/gpu/dialect/metal.h"
-#elif defined(__CUDACC__)
+#elif defined(__CUDACC__) || defined(ESPALIER_CUDA_HOST)
 #include "compute/gpu/dialect/cuda.h"
 #else
 #include "compute/gpu/dialect/emulated.h"

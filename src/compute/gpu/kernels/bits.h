@@ -54,4 +54,6 @@ ESPALIER_DEVICE float e4m3_magnitude(uint32_t code) {
   return float_of((exponent + 120) << 23 | mantissa << 20);
 }
 
+ESPALIER_DEVICE float not_a_number() { return float_of(0x7fc00000u); }
+
 }  // namespace espalier::gpu::ESPALIER_DIALECT

@@ -109,13 +109,16 @@ ESPALIER_DEVICE float run_hadamard(Thread at, float value,
   return block_hadamard<kHadamardRun>(at, value, m->values) * 0.08838834764831845f;  // 1 / √128
 }
 
-// Embedding tables. A block for each ring of 256 values along x and each row along y.
+// As embed, for embedding tables. A block for each ring of 256 values along x and each row along y.
 ESPALIER_DEVICE void embed_exl3(Thread at, Arguments<EmbedArguments> args,
                                 BlockMemory<HadamardMemory<kRing>> m) {
   const uint32_t rings = (args.table.cols + kRing - 1) / kRing;
   const uint64_t row = static_cast<uint32_t>(args.tokens[at.block_y]);
-  const Codes ring = args.table.data + (row * rings + at.block_x) * args.table.block_bytes;
-  const float value = ring_value(ring, args.table.block_bytes, kRing, at.index);
+  float value = not_a_number();  // and with it the whole ring
+  if (row < args.table.rows) {
+    const Codes ring = args.table.data + (row * rings + at.block_x) * args.table.block_bytes;
+    value = ring_value(ring, args.table.block_bytes, kRing, at.index);
+  }
   const float rotated = block_hadamard<kRing>(at, value, m->values) * 0.0625f;  // 1 / √256
   const uint32_t col = at.block_x * kRing + at.index;
   if (col < args.table.cols) {
@@ -125,11 +128,12 @@ ESPALIER_DEVICE void embed_exl3(Thread at, Arguments<EmbedArguments> args,
 }
 
 struct RotateArguments {
-  Global<const float> x;  // prepare: [rows, from]; finish: [rows, padded]
-  Codes scale;            // F16: suh [padded], svh [padded]
-  Global<float> y;        // prepare: [rows, padded]; finish: [rows, from]
-  uint32_t size;          // features
-  uint32_t padded;        // up to the next multiple of 128
+  Global<const float> x;     // prepare: [rows, from]; finish: [rows, padded]
+  Codes scale;               // F16: suh [padded], svh [padded]
+  Global<float> y;           // prepare: [rows, padded]; finish: [rows, from]
+  uint32_t size;             // features
+  uint32_t padded;           // up to the next multiple of 128
+  Global<const float> bias;  // finish: [size] or null
 };
 
 // H(x ∘ suh), as pack::exl3_rotate_input. A block for each run of 128 along x and each row along y.
@@ -143,15 +147,16 @@ ESPALIER_DEVICE void exl3_prepare(Thread at, Arguments<RotateArguments> args,
   args.y[static_cast<uint64_t>(at.block_y) * args.padded + k] = run_hadamard(at, value, m);
 }
 
-// H(x) ∘ svh, as pack::exl3_rotate_output.
+// H(x) ∘ svh + bias, as pack::exl3_rotate_output.
 ESPALIER_DEVICE void exl3_finish(Thread at, Arguments<RotateArguments> args,
                                  BlockMemory<HadamardMemory<kHadamardRun>> m) {
   const uint32_t n = at.block_x * kHadamardRun + at.index;
   const float value =
       run_hadamard(at, args.x[static_cast<uint64_t>(at.block_y) * args.padded + n], m);
-  if (n < args.size) {
-    args.y[static_cast<uint64_t>(at.block_y) * args.size + n] = value * half_at(args.scale + n * 2);
-  }
+  if (n >= args.size) return;
+  float scaled = value * half_at(args.scale + n * 2);
+  if (args.bias != nullptr) scaled += args.bias[n];
+  args.y[static_cast<uint64_t>(at.block_y) * args.size + n] = scaled;
 }
 
 }  // namespace espalier::gpu::ESPALIER_DIALECT

@@ -29,8 +29,6 @@ struct MlxAffine {
   }
 };
 
-ESPALIER_DEVICE float not_a_number() { return float_of(0x7fc00000u); }
-
 ESPALIER_DEVICE float e8m0(uint32_t code) {
   if (code == 255) return not_a_number();
   return float_of(code == 0 ? 0x00400000u : code << 23);  // 2⁻¹²⁷ is subnormal

@@ -47,14 +47,15 @@ struct EmbedArguments {
   Global<float> y;               // [rows, width]
 };
 
-// y[r] = row tokens[r] of the table, decoded. A thread for each value, rows along y.
+// y[r] = row tokens[r] of the table, decoded; of a token that the table has not, NaN: a kernel may
+// have chosen it, and then no host sees it. A thread for each value, rows along y.
 template <typename Format>
 ESPALIER_DEVICE void embed(Thread at, Arguments<EmbedArguments> args, BlockMemory<NoMemory>) {
   const uint32_t col = at.block_x * at.threads + at.index;
   if (col >= args.table.cols) return;
   const uint32_t token = static_cast<uint32_t>(args.tokens[at.block_y]);
   args.y[static_cast<uint64_t>(at.block_y) * args.table.cols + col] =
-      Format::weight(args.table, token, col);
+      token < args.table.rows ? Format::weight(args.table, token, col) : not_a_number();
 }
 
 }  // namespace espalier::gpu::ESPALIER_DIALECT

@@ -1,16 +1,14 @@
-// Device memory for tests on a real GPU: what emulated::Buffer is to the emulator.
+// Device memory for the tests of kernels on a real GPU: what emulated::Buffer is to the emulator.
 #pragma once
 
-#include <cuda_runtime.h>
+#include <gtest/gtest.h>
 
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
 #include <optional>
-#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
+
+#include "compute/gpu/cuda/memory.h"
 
 namespace espalier::gpu::cuda {
 
@@ -19,27 +17,28 @@ class Buffer {
   template <typename T>
   Buffer(std::string name, std::span<const T> values)
       : Buffer(std::move(name), values.size_bytes()) {
-    check(cudaMemcpy(bytes_, values.data(), values.size_bytes(), cudaMemcpyHostToDevice));
+    check(copy_to_device(stream_, std::as_bytes(values), memory_.at<void>()));
+    check(stream_.wait());
   }
   template <typename T>
   Buffer(std::string name, const std::vector<T>& values)
       : Buffer(std::move(name), std::span<const T>(values)) {}
   // Every byte is kPoison until a kernel writes.
-  Buffer(std::string name, std::size_t size) : name_(std::move(name)), host_(size) {
-    check(cudaMalloc(&bytes_, size + 1));  // of no bytes would be null
-    check(cudaMemset(bytes_, kPoison, size));
+  Buffer(const std::string& name, std::size_t size)
+      : stream_(value(Stream::create())),
+        memory_(value(DeviceMemory::allocate(size + 1, name))),  // of no bytes would be null
+        host_(size) {
+    check(fill(stream_, memory_.at<void>(), size, kPoison));
+    check(stream_.wait());
   }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-  ~Buffer() { cudaFree(bytes_); }
 
   template <typename T>
   [[nodiscard]] T* at() {
-    return static_cast<T*>(bytes_);
+    return memory_.at<T>();
   }
   template <typename T>
   [[nodiscard]] std::span<const T> values() const {
-    check(cudaMemcpy(host_.data(), bytes_, host_.size(), cudaMemcpyDeviceToHost));
+    check(copy_to_host(stream_, memory_.at<void>(), host_));
     return {reinterpret_cast<const T*>(host_.data()), host_.size() / sizeof(T)};
   }
   // The first four bytes as they were in the beginning.
@@ -53,15 +52,20 @@ class Buffer {
 
  private:
   // −2.9e-16 as a float. Not all bits set: a GPU's NaN, negated, is that.
-  static constexpr std::uint32_t kPoison = 0xa5;
+  static constexpr std::uint8_t kPoison = 0xa5;
 
-  void check(cudaError_t error) const {
-    if (error != cudaSuccess) throw std::runtime_error(name_ + ": " + cudaGetErrorString(error));
+  static void check(const Status& status) {
+    if (!status) throw std::runtime_error(status.error().message);
+  }
+  template <typename T>
+  static T value(Result<T> result) {
+    if (!result) throw std::runtime_error(result.error().message);
+    return std::move(*result);
   }
 
-  std::string name_;
+  mutable Stream stream_;
+  DeviceMemory memory_;
   mutable std::vector<std::byte> host_;
-  void* bytes_ = nullptr;
 };
 
 }  // namespace espalier::gpu::cuda

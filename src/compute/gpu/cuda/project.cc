@@ -1,0 +1,89 @@
+#include "compute/gpu/cuda/project.h"
+
+#include <string>
+
+namespace espalier::gpu::cuda {
+namespace {
+
+// EXL3 between its rotations, which need room for the rotated rows and for the products.
+bool is_rotated(const DeviceMatrix& weights) { return weights.input_scale() != nullptr; }
+
+std::size_t portable_workspace(const DeviceMatrix& weights, std::uint32_t rows) {
+  if (!is_rotated(weights)) return 0;
+  return (std::size_t{weights.shape().cols} + weights.shape().rows) * rows * sizeof(float);
+}
+
+Status enqueue_named(Stream& stream, const WeightShape& shape, const ProjectArguments& args) {
+  ESPALIER_TRY(const KernelEntry* const kernel,
+               find_kernel("project_" + std::string(shape.kernel)));
+  ESPALIER_TRY(const Grid grid, project_grid(args.rows, shape));
+  return enqueue(stream, *kernel, grid, args);
+}
+
+Status rotate(Stream& stream, std::string_view kernel_name, const RotateArguments& args,
+              std::uint32_t rows) {
+  ESPALIER_TRY(const KernelEntry* const kernel, find_kernel(kernel_name));
+  ESPALIER_TRY(const Grid grid, exl3_rotate_grid(rows, args.size));
+  return enqueue(stream, *kernel, grid, args);
+}
+
+Status enqueue_portable(Stream& stream, const Product& product) {
+  const DeviceMatrix& weights = *product.weights;
+  const WeightShape& shape = weights.shape();
+  ProjectArguments args = {.weights = weights.weights(),
+                           .x = product.x,
+                           .bias = product.bias,
+                           .y = product.y,
+                           .rows = product.rows};
+  if (!is_rotated(weights)) return enqueue_named(stream, shape, args);
+  args.bias = nullptr;  // comes after the rotation
+  auto* const rotated = static_cast<float*>(product.workspace);
+  float* const products = rotated + std::size_t{product.rows} * shape.cols;
+  ESPALIER_CHECK(rotate(stream, "exl3_prepare",
+                        {.x = product.x,
+                         .scale = weights.input_scale(),
+                         .y = rotated,
+                         .size = static_cast<std::uint32_t>(weights.inputs()),
+                         .padded = shape.cols},
+                        product.rows));
+  args.x = rotated;
+  args.y = products;
+  ESPALIER_CHECK(enqueue_named(stream, shape, args));
+  return rotate(stream, "exl3_finish",
+                {.x = products,
+                 .scale = weights.output_scale(),
+                 .y = product.y,
+                 .size = static_cast<std::uint32_t>(weights.outputs()),
+                 .padded = shape.rows,
+                 .bias = product.bias},
+                product.rows);
+}
+
+constexpr ProjectKernel kKernels[] = {
+    {.name = "portable",
+     .format = "",
+     .most_rows = kProjectRows,
+     .allowed_difference = 1e-5,
+     .workspace_bytes = portable_workspace,
+     .enqueue = enqueue_portable},
+};
+
+}  // namespace
+
+std::span<const ProjectKernel> project_kernels() { return kKernels; }
+
+Result<const ProjectKernel*> choose_project_kernel(const DeviceMatrix& weights, std::uint64_t rows,
+                                                   std::string_view name) {
+  const std::string_view format = weights.format().name;
+  for (const ProjectKernel& kernel : kKernels) {
+    const bool serves = format.starts_with(kernel.format) && rows >= 1 &&
+                        rows <= kernel.most_rows &&
+                        (kernel.takes == nullptr || kernel.takes(weights));
+    if (serves && (name.empty() || name == kernel.name)) return &kernel;
+  }
+  return input_error("project: found no{}{} kernel for {} rows of {} to {} features in {}",
+                     name.empty() ? "" : " ", name, rows, weights.inputs(), weights.outputs(),
+                     format);
+}
+
+}  // namespace espalier::gpu::cuda

@@ -1,0 +1,343 @@
+#include "measure/gpu_bench.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+
+#include "base/thread_pool.h"
+#include "compute/gpu/cuda/device.h"
+#include "compute/gpu/cuda/project.h"
+#include "compute/reference/reference.h"
+#include "measure/cuda/matrix_product.h"
+#include "measure/cuda/small_operators.h"
+
+namespace espalier::measure {
+namespace {
+
+namespace cuda = gpu::cuda;
+using cuda::DeviceMatrix;
+using cuda::DeviceMemory;
+using cuda::Event;
+using cuda::Graph;
+using cuda::Stream;
+
+// What outputs hold before: −2.9e-16 as a float, which no operator computes.
+constexpr std::uint8_t kPoison = 0xa5;
+constexpr std::size_t kLaunches = 64;      // of a graph, at least: one event for many
+constexpr std::size_t kMostCopies = 4096;  // of small arrays
+constexpr std::uint64_t kMostValues = std::uint64_t{1} << 36;
+
+struct Bench {
+  const GpuBenchOptions& options;
+  gpu::Device device;
+  Stream stream;
+  cuda::Uploader uploader;
+  ThreadPool pool{0};
+};
+
+// Copies of `bytes` that are twice as large as the cache together.
+std::size_t copies_of(const Bench& bench, std::size_t bytes) {
+  return std::clamp<std::size_t>(2 * bench.device.l2_bytes / std::max<std::size_t>(bytes, 1) + 1, 2,
+                                 kMostCopies);
+}
+
+bool beyond_cache(const Bench& bench, std::size_t bytes, std::size_t copies) {
+  return copies * bytes >= 2 * bench.device.l2_bytes;
+}
+
+// Seconds of one of the launches that `launch` adds for copy 0, 1, …, each graph going through all
+// of them at least once.
+Result<Spread> time_launches(Bench& bench, std::size_t copies,
+                             const std::function<Status(std::size_t copy)>& launch) {
+  const std::size_t launches = (kLaunches + copies - 1) / copies * copies;
+  ESPALIER_TRY(const Graph graph, Graph::capture(bench.stream, [&]() -> Status {
+                 for (std::size_t i = 0; i < launches; ++i) ESPALIER_CHECK(launch(i % copies));
+                 return {};
+               }));
+  ESPALIER_TRY(Event begin, Event::create());
+  ESPALIER_TRY(Event end, Event::create());
+  std::vector<double> seconds;
+  for (int repeat = -2; repeat < bench.options.repeats; ++repeat) {
+    ESPALIER_CHECK(begin.record(bench.stream));
+    ESPALIER_CHECK(graph.replay(bench.stream));
+    ESPALIER_CHECK(end.record(bench.stream));
+    ESPALIER_CHECK(end.wait());
+    ESPALIER_TRY(const double all, Event::seconds_between(begin, end));
+    if (repeat >= 0) seconds.push_back(all / static_cast<double>(launches));
+  }
+  return spread(std::move(seconds));
+}
+
+double difference(std::span<const float> found, std::span<const float> expected) {
+  constexpr double kInfinite = std::numeric_limits<double>::infinity();
+  float poison = 0;
+  std::memset(&poison, kPoison, sizeof(poison));
+  double error = 0;
+  double size = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    if (!std::isfinite(found[i]) || found[i] == poison) return kInfinite;
+    error += std::pow(static_cast<double>(found[i]) - expected[i], 2);
+    size += std::pow(static_cast<double>(expected[i]), 2);
+  }
+  if (error == 0) return 0;
+  return size == 0 ? kInfinite : std::sqrt(error / size);
+}
+
+// How far what lies at `result` is from what is expected.
+Result<double> difference_on_device(Bench& bench, const float* result,
+                                    std::span<const float> expected) {
+  std::vector<float> found(expected.size());
+  ESPALIER_CHECK(copy_to_host(bench.stream, result, std::as_writable_bytes(std::span(found))));
+  return difference(found, expected);
+}
+
+// --- Operators without packed weights ------------------------------------------------------------
+
+// Arrays of all copies, and where those of each lie.
+struct Copies {
+  DeviceMemory memory;
+  std::vector<Places> places;
+  std::size_t bytes_each = 0;
+};
+
+std::size_t aligned(std::size_t bytes) {
+  constexpr std::size_t kTo = DeviceMemory::kAlignment;
+  return (bytes + kTo - 1) / kTo * kTo;
+}
+
+Result<Copies> make_copies(Bench& bench, const SmallOperator& op) {
+  Copies copies;
+  for (const Array& array : op.arrays) copies.bytes_each += aligned(array.bytes);
+  const std::size_t count = copies_of(bench, copies.bytes_each);
+  ESPALIER_TRY(copies.memory, DeviceMemory::allocate(count * copies.bytes_each, "operands"));
+  for (std::size_t copy = 0; copy < count; ++copy) {
+    auto* at = copies.memory.at<std::byte>(copy * copies.bytes_each);
+    Places& places = copies.places.emplace_back();
+    for (const Array& array : op.arrays) {
+      places.push_back(at);
+      if (array.content.empty()) {
+        ESPALIER_CHECK(fill(bench.uploader.stream(), at, array.bytes, kPoison));
+      } else if (copy == 0) {
+        ESPALIER_CHECK(bench.uploader.upload(array.content, at));
+      } else {
+        const std::byte* const first = copies.places[0][places.size() - 1];
+        ESPALIER_CHECK(copy_on_device(bench.uploader.stream(), first, array.bytes, at));
+      }
+      at += aligned(array.bytes);
+    }
+  }
+  ESPALIER_CHECK(bench.uploader.finish());
+  return copies;
+}
+
+Result<GpuLine> bench_small(Bench& bench, const std::string& format, const Shape& shape,
+                            std::uint64_t rows) {
+  ESPALIER_TRY(const SmallOperator op,
+               small_operator(bench.options.op, format, shape, rows,
+                              bench.options.check ? Oracle::kComputed : Oracle::kLeftOut));
+  ESPALIER_TRY(const Copies copies, make_copies(bench, op));
+  GpuLine line = {.op = bench.options.op,
+                  .format = format,
+                  .kernel = op.kernel,
+                  .shape = shape,
+                  .rows = rows,
+                  .bytes = op.bytes,
+                  .operations = op.operations,
+                  .copies = copies.places.size(),
+                  .beyond_cache = beyond_cache(bench, copies.bytes_each, copies.places.size())};
+  if (bench.options.check) {
+    // The last copy: it was not made by an upload of its own. Before others change their inputs.
+    const Places& last = copies.places.back();
+    ESPALIER_CHECK(op.enqueue(bench.stream, last));
+    ESPALIER_TRY(const double found,
+                 difference_on_device(bench, place<float>(last, op.result), op.expected));
+    line.difference = Difference{found, op.allowed};
+  }
+  ESPALIER_TRY(line.seconds, time_launches(bench, copies.places.size(), [&](std::size_t copy) {
+                 return op.enqueue(bench.stream, copies.places[copy]);
+               }));
+  return line;
+}
+
+// --- Products with packed weights ----------------------------------------------------------------
+
+// One packed matrix on the GPU as often as is needed to exceed the cache, rows to multiply it with,
+// and the oracle's results.
+struct Products {
+  std::vector<DeviceMatrix> matrices;
+  DeviceMemory x;
+  std::vector<float> expected;  // [most rows, outputs], or nothing
+};
+
+std::vector<float> oracle(ThreadPool& pool, const pack::Matrix& matrix, const std::vector<float>& x,
+                          std::size_t rows) {
+  std::vector<float> y(rows * matrix.rows);
+  pool.parallel_for(rows, [&](std::size_t begin, std::size_t end, std::size_t) {
+    reference::project(end - begin, x.data() + begin * matrix.cols, matrix,
+                       y.data() + begin * matrix.rows);
+  });
+  return y;
+}
+
+Result<Products> make_products(Bench& bench, const std::string& format_name, const Shape& shape) {
+  const pack::Format* format = pack::find_format(format_name);
+  if (format == nullptr) return input_error("--format '{}': no such format", format_name);
+  // Before it is packed, a matrix has to fit; so have rows of activations.
+  const auto& rows = bench.options.rows;
+  const std::uint64_t most_rows = *std::max_element(rows.begin(), rows.end());
+  ESPALIER_TRY(const pack::PackedMatrix packed, random_matrix(*format, shape[0], shape[1]));
+  const pack::Matrix& matrix = packed.view;
+  const std::size_t bytes = packed.data.size() + packed.scales.size() + packed.zeros.size();
+  const std::size_t copies = copies_of(bench, bytes);
+  ESPALIER_CHECK(gpu::check_room(bench.device, copies * bytes, "copies of the weights"));
+  Products products;
+  for (std::size_t copy = 0; copy < copies; ++copy) {
+    ESPALIER_TRY(DeviceMatrix device,
+                 DeviceMatrix::upload(bench.uploader, matrix, "a copy of the weights"));
+    products.matrices.push_back(std::move(device));
+  }
+  std::mt19937 random(4);
+  std::normal_distribution<float> normal;
+  std::vector<float> x(most_rows * matrix.cols);
+  for (float& value : x) value = normal(random);
+  ESPALIER_TRY(products.x, DeviceMemory::allocate(x.size() * sizeof(float), "activations"));
+  ESPALIER_CHECK(bench.uploader.upload(std::as_bytes(std::span(x)), products.x.at<void>()));
+  ESPALIER_CHECK(bench.uploader.finish());
+  if (bench.options.check) products.expected = oracle(bench.pool, matrix, x, most_rows);
+  return products;
+}
+
+Result<GpuLine> bench_product(Bench& bench, const Products& products, const Shape& shape,
+                              std::uint64_t rows) {
+  const DeviceMatrix& first = products.matrices.front();
+  ESPALIER_TRY(const cuda::ProjectKernel* const kernel,
+               cuda::choose_project_kernel(first, rows, bench.options.kernel));
+  const std::size_t outputs = rows * shape[0];
+  ESPALIER_TRY(const DeviceMemory y, DeviceMemory::allocate(outputs * sizeof(float), "results"));
+  const auto count = static_cast<std::uint32_t>(rows);
+  ESPALIER_TRY(const DeviceMemory workspace,
+               DeviceMemory::allocate(kernel->workspace_bytes(first, count), "a workspace"));
+  const auto launch = [&](std::size_t copy) {
+    return kernel->enqueue(bench.stream, {.weights = &products.matrices[copy],
+                                          .x = products.x.at<float>(),
+                                          .y = y.at<float>(),
+                                          .rows = count,
+                                          .workspace = workspace.at<void>()});
+  };
+  GpuLine line = {.op = "project",
+                  .format = std::string(first.format().name),
+                  .kernel = std::string(kernel->name),
+                  .shape = shape,
+                  .rows = rows,
+                  .bytes = static_cast<double>(first.bytes() + 4 * rows * (shape[0] + shape[1])),
+                  .operations = 2.0 * static_cast<double>(outputs) * static_cast<double>(shape[1]),
+                  .copies = products.matrices.size(),
+                  .beyond_cache = beyond_cache(bench, first.bytes(), products.matrices.size())};
+  if (bench.options.check) {
+    line.difference = Difference{0, kernel->allowed_difference};
+    for (const std::size_t copy : {std::size_t{0}, products.matrices.size() - 1}) {
+      ESPALIER_CHECK(fill(bench.stream, y.at<void>(), y.size(), kPoison));
+      ESPALIER_CHECK(launch(copy));
+      ESPALIER_TRY(
+          const double found,
+          difference_on_device(bench, y.at<float>(), std::span(products.expected).first(outputs)));
+      line.difference->found = std::max(line.difference->found, found);
+    }
+  }
+  ESPALIER_TRY(line.seconds, time_launches(bench, products.matrices.size(), launch));
+  return line;
+}
+
+// --- Ceilings ------------------------------------------------------------------------------------
+
+Result<double> copy_rate(Bench& bench) {
+  const std::size_t bytes =
+      std::min<std::size_t>(std::size_t{1} << 30, bench.device.free_bytes / 8);
+  ESPALIER_TRY(const DeviceMemory from, DeviceMemory::allocate(bytes, "a copy"));
+  ESPALIER_TRY(const DeviceMemory to, DeviceMemory::allocate(bytes, "a copy"));
+  ESPALIER_CHECK(fill(bench.stream, from.at<void>(), bytes, kPoison));
+  ESPALIER_TRY(Event begin, Event::create());
+  ESPALIER_TRY(Event end, Event::create());
+  double best = 0;
+  for (int repeat = 0; repeat < 10; ++repeat) {
+    ESPALIER_CHECK(begin.record(bench.stream));
+    ESPALIER_CHECK(copy_on_device(bench.stream, from.at<void>(), bytes, to.at<void>()));
+    ESPALIER_CHECK(end.record(bench.stream));
+    ESPALIER_CHECK(end.wait());
+    ESPALIER_TRY(const double seconds, Event::seconds_between(begin, end));
+    best = std::max(best, 2 * static_cast<double>(bytes) / seconds);
+  }
+  return best;
+}
+
+Result<GpuCeilings> measure_ceilings(Bench& bench) {
+  GpuCeilings ceilings;
+  ESPALIER_TRY(ceilings.copy, copy_rate(bench));
+  const auto products = matrix_product_rate(bench.stream);
+  if (products) {
+    ceilings.products = *products;
+  } else {
+    ceilings.no_products = products.error().message;
+  }
+  return ceilings;
+}
+
+// Sizes whose product is absurd are refused before anything is allocated for them.
+Status check_values(const Shape& shape, std::uint64_t rows) {
+  std::uint64_t values = rows;
+  for (const std::uint64_t size : shape) {
+    if (size != 0 && values > kMostValues / size) {
+      return input_error("--shape and --rows: expected at most 2^36 values in all");
+    }
+    values *= size;
+  }
+  return {};
+}
+
+Status bench_all(Bench& bench, const std::vector<std::string>& formats,
+                 const std::vector<Shape>& shapes, std::vector<GpuLine>& lines) {
+  const bool packed = bench.options.op == "project";
+  for (const std::string& format : formats) {
+    for (const Shape& shape : shapes) {
+      for (const std::uint64_t rows : bench.options.rows) {
+        ESPALIER_CHECK(check_values(shape, rows));
+      }
+      Products products;
+      if (packed) {
+        ESPALIER_TRY(products, make_products(bench, format, shape));
+      }
+      for (const std::uint64_t rows : bench.options.rows) {
+        ESPALIER_TRY(GpuLine line, packed ? bench_product(bench, products, shape, rows)
+                                          : bench_small(bench, format, shape, rows));
+        lines.push_back(std::move(line));
+      }
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<GpuBench> bench_gpu(const GpuBenchOptions& options) {
+  const auto& operators = gpu_operators();
+  const auto op = std::find_if(operators.begin(), operators.end(),
+                               [&](const GpuOperator& o) { return o.name == options.op; });
+  if (op == operators.end()) return input_error("{}: there is no such operator", options.op);
+  ESPALIER_TRY(gpu::Device device, cuda::use_device(options.device));
+  ESPALIER_TRY(Stream stream, Stream::create());
+  ESPALIER_TRY(cuda::Uploader uploader, cuda::Uploader::create());
+  Bench bench = {options, std::move(device), std::move(stream), std::move(uploader)};
+  GpuBench result;
+  result.device = bench.device;
+  ESPALIER_TRY(result.ceilings, measure_ceilings(bench));
+  std::vector<std::string> formats = options.formats;
+  if (formats.empty()) formats.emplace_back(op->formats.empty() ? "" : op->formats.front());
+  const std::vector<Shape> shapes =
+      options.shapes.empty() ? std::vector<Shape>{op->usual} : options.shapes;
+  ESPALIER_CHECK(bench_all(bench, formats, shapes, result.lines));
+  return result;
+}
+
+}  // namespace espalier::measure
