@@ -7,6 +7,7 @@
 
 #include <sys/mman.h>
 
+#include "compute/cpu/exl3_kernels.h"
 #include "compute/cpu/panel.h"
 
 namespace espalier::cpu {
@@ -40,6 +41,22 @@ std::byte* put_block(const CodeKernel& kernel, const std::byte* const* rows, std
   return to;
 }
 
+// Tile by tile, to where exl3_tiles() finds them.
+void put_tiles(ThreadPool& pool, const pack::Matrix& w, std::byte* to) {
+  const std::size_t bytes = w.format->block_bytes;
+  const Exl3Tiles from = exl3_tiles(w, nullptr);
+  const std::size_t inputs = w.data.size() / from.input_stride;
+  pool.parallel_for(
+      from.input_stride / bytes, [&](std::size_t begin, std::size_t end, std::size_t) {
+        for (std::size_t o = begin; o < end; ++o) {
+          for (std::size_t i = 0; i < inputs; ++i) {
+            std::memcpy(to + (o * inputs + i) * bytes,
+                        from.tiles + i * from.input_stride + o * from.output_stride, bytes);
+          }
+        }
+      });
+}
+
 }  // namespace
 
 std::shared_ptr<std::byte> Arranger::allocate(std::size_t bytes) {
@@ -58,9 +75,14 @@ std::shared_ptr<std::byte> Arranger::allocate(std::size_t bytes) {
 }
 
 std::shared_ptr<const std::byte> Arranger::arrange(ThreadPool& pool, const pack::Matrix& w) {
-  if (w.format == nullptr) return nullptr;
+  if (w.format == nullptr || w.rows == 0) return nullptr;
+  if (has_exl3_kernel(w)) {
+    std::shared_ptr<std::byte> tiles = allocate(w.data.size());
+    put_tiles(pool, w, tiles.get());
+    return tiles;
+  }
   const CodeKernel* kernel = find_code_kernel(w);
-  if (kernel == nullptr || kernel->unpack_arranged == nullptr || w.rows == 0) return nullptr;
+  if (kernel == nullptr || kernel->unpack_arranged == nullptr) return nullptr;
   const std::size_t lanes = code_kernels().lanes;
   const std::size_t row_bytes = w.cols / kernel->block * kernel->block_bytes;
   const std::size_t panels = (w.rows + lanes - 1) / lanes;

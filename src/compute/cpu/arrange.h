@@ -4,6 +4,8 @@
 // The rows of a panel (panel.h) lie side by side: for each block in turn, its first four bytes of
 // every row, then the next four, and so on; a part of a block that is no word of four bytes is as
 // narrow here. What is at byte b of every row begins at lanes · b. Rows past the last repeat it.
+//
+// The tiles of EXL3 lie in the order of the outputs, those of the same 16 outputs side by side.
 #pragma once
 
 #include <cstddef>

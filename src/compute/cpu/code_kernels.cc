@@ -142,7 +142,8 @@ const CodeKernels& code_kernels() { return *HWY_DYNAMIC_DISPATCH(get_code_kernel
 const CodeKernel* find_code_kernel(const pack::Matrix& w) {
   if (w.cols % kCodedGroup != 0 || !w.input_group.empty()) return nullptr;
   const std::string_view name = w.format->name;
-  for (const auto kernels : {legacy_code_kernels(), k_code_kernels(), grouped_code_kernels()}) {
+  for (const auto kernels :
+       {legacy_code_kernels(), k_code_kernels(), grouped_code_kernels(), grid_code_kernels()}) {
     for (const CodeKernel& kernel : kernels) {
       const bool family = kernel.format.ends_with('-') || kernel.format.ends_with("-g");
       if (family ? name.starts_with(kernel.format) : name == kernel.format) return &kernel;

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/bytes.h"
 #include "base/half.h"
 #include "compute/cpu/row_lanes-inl.h"
 #include "hwy/cache_control.h"
@@ -49,6 +50,26 @@ void hadamard(float* run) {
   for (std::size_t i = 0; i < kVectors; ++i) hn::StoreU(hn::Mul(v[i], scale), d, run + i * kLanes);
 }
 
+// How the weights of a tile of 16 inputs × 16 outputs lie in vectors of 16-bit numbers: as tensor
+// cores have them, lane l has inputs 2·(l % 4) + {0, 1, 8, 9} of outputs l / 4 and l / 4 + 8.
+// Inputs repeat through a vector in patterns.
+#if HWY_TARGET == HWY_AVX3_DL
+// Vector 2v + h: lanes 8v … 8v + 7 with the outputs of half h. A pattern is all inputs of one.
+inline constexpr std::size_t kPatterns = 1;
+inline constexpr std::size_t kPattern = 16;
+#else
+// Four vectors for so many lanes that they are full: the inputs (0 … 3), (4 … 7), … of both halves.
+inline constexpr std::size_t kPatterns = 4;
+inline constexpr std::size_t kPattern = 8;
+#endif
+constexpr std::size_t kTileInputs = 16;
+constexpr std::size_t kTiles = kExl3Inputs / kTileInputs;  // of a run
+
+// The input of a tile at place i of pattern p.
+constexpr std::size_t pattern_input(std::size_t p, std::size_t i) {
+  return kPatterns == 1 ? i / 4 * 2 + i % 2 + i % 4 / 2 * 8 : 4 * p + i / 4 * 2 + i % 2;
+}
+
 void encode(const float* x, Exl3Group& group) {
   const DF d;
   const hn::Rebind<std::int16_t, DF> d16;
@@ -61,37 +82,33 @@ void encode(const float* x, Exl3Group& group) {
   group.scale = magnitude < kSmallest ? 0 : magnitude / kMost16Bits;
   const VF inverse = hn::Set(d, magnitude < kSmallest ? 0 : kMost16Bits / magnitude);
   HWY_ALIGN std::int16_t codes[kExl3Inputs];
+  VI sums = hn::Zero(DI());
   for (std::size_t i = 0; i < kExl3Inputs; i += kLanes) {
     const VI code = hn::NearestInt(hn::Mul(hn::LoadU(d, x + i), inverse));
+    sums = hn::Add(sums, code);
     hn::StoreU(hn::DemoteTo(d16, code), d16, codes + i);
   }
-  // Pairs 0 and 1 of four inputs go to lanes 0, 1 and 2, 3.
-  std::int32_t sums[2] = {};
-  for (std::size_t i = 0; i < kExl3Inputs; i += 2) {
-    const std::size_t pair = i / 2 % 2;
-    std::int16_t* four = group.codes[i / 16][i / 4 % 4] + 4 * pair;
-    std::memcpy(four, codes + i, 4);
-    std::memcpy(four + 2, codes + i, 4);
-    sums[pair] += codes[i] + codes[i + 1];
+  group.sum = group.scale * static_cast<float>(hn::GetLane(hn::SumOfLanes(DI(), sums)));
+  std::fill_n(group.offsets, std::size(group.offsets), 0);
+  std::int16_t* to = group.codes;
+  for (std::size_t t = 0; t < kTiles; ++t) {
+    for (std::size_t p = 0; p < kPatterns; ++p) {
+      for (std::size_t i = 0; i < kPattern; ++i) {
+        *to = codes[t * kTileInputs + pattern_input(p, i)];
+        group.offsets[i / 2] -= kMul1Zero * *to++;
+      }
+    }
   }
-  group.sum = group.scale * static_cast<float>(sums[0] + sums[1]);
-  for (std::size_t lane = 0; lane < 4; ++lane) group.offsets[lane] = -kMul1Zero * sums[lane / 2];
 }
 
 #if HWY_TARGET == HWY_SCALAR
 
-bool supports(std::uint32_t) { return false; }
-void multiply(const pack::Matrix&, std::size_t, const Exl3Group*, std::size_t, float*, float*,
-              std::size_t) {}
+void multiply(const Exl3Tiles&, std::size_t, const Exl3Rows&, float*, float*, std::size_t) {}
 
 #else
 
 using DU16 = hn::ScalableTag<std::uint16_t>;
 using VU16 = hn::Vec<DU16>;
-
-constexpr std::size_t kParts = 32 / kLanes;  // vectors that hold one weight each of a tile's lanes
-constexpr std::size_t kTileInputs = 16;
-constexpr std::size_t kTiles = kExl3Inputs / kTileInputs;  // of a run
 
 // The sum of the two bytes of every 16-bit number.
 HWY_INLINE VU16 sum_bytes(VU16 words) {
@@ -143,6 +160,94 @@ HWY_INLINE VU16 mul1_sums(VU16 states) {
   const VU16 high = hn::Add(hn::MulHigh(states, factor), hn::Mul(states, hn::Set(d, 0x83dc)));
   return hn::Add(sum_bytes(low), sum_bytes(high));
 }
+
+#if HWY_TARGET == HWY_AVX3_DL
+
+// The ring of a tile as one number: the file's words with the last one first, little-endian. The
+// state of weight t are its 16 bits from kBits · (255 − t) on; the lowest follow the highest.
+//
+// One instruction fetches any bytes of 64, another one any eight bits for each byte of 64-bit
+// lanes. So a 64-bit lane first gets the bytes with the four weights of an output (of both outputs
+// where they are few enough), and then their states.
+template <std::size_t kBits>
+class Ring {
+ public:
+  static constexpr std::size_t kVectors = 8;
+
+  // The states of vector i, 2v + h.
+  static HWY_INLINE VU16 states(const std::byte* tile, std::size_t i) {
+    const Window& window = kWindows.vectors[i];
+    __m512i bytes;
+    if constexpr (kBytes < 64) {
+      bytes = _mm512_maskz_loadu_epi8((std::uint64_t{1} << kBytes) - 1, tile);
+    } else {
+      bytes = _mm512_loadu_si512(tile + window.first);
+    }
+    if (window.wraps) {
+      std::int32_t last;
+      std::memcpy(&last, tile + kBytes - sizeof(last), sizeof(last));
+      bytes = _mm512_mask_set1_epi32(bytes, 1 << 15, last);
+    }
+    bytes = _mm512_permutexvar_epi8(_mm512_load_si512(window.bytes), bytes);
+    const auto* shifts = kWindows.shifts[i % 2];
+    return VU16{_mm512_multishift_epi64_epi8(
+        _mm512_set1_epi64(load<std::int64_t>(reinterpret_cast<const std::byte*>(shifts))), bytes)};
+  }
+
+ private:
+  static constexpr std::size_t kBytes = 32 * kBits;
+
+  // Which 64 bytes of a tile have the bits of a vector, and where.
+  struct Window {
+    alignas(64) std::uint8_t bytes[64];
+    std::size_t first;
+    bool wraps;  // the tile's last word is needed too, in place of the window's
+  };
+  struct Windows {
+    Window vectors[kVectors];
+    std::uint8_t shifts[2][8];  // of the bytes of a lane, for either half
+  };
+
+  static constexpr Windows make_windows() {
+    Windows made = {};
+    for (std::size_t half = 0; half < 2; ++half) {
+      // Both halves from the same bytes where eight states fit into 64 bits.
+      const std::size_t skip = half == 0 && 7 * kBits + 16 > 64 ? kBits / 2 : 0;
+      for (std::size_t b = 0; b < 8; ++b) {
+        made.shifts[half][b] =
+            static_cast<std::uint8_t>(kBits * (7 - 4 * half - b / 2) - 8 * skip + b % 2 * 8);
+      }
+      for (std::size_t v = 0; v < 4; ++v) {
+        Window& window = made.vectors[2 * v + half];
+        // Byte i of the number is byte 3 − i % 4 … of words counted from the end.
+        const auto in_file = [](std::size_t i) { return kBytes - 4 - i % kBytes / 4 * 4 + i % 4; };
+        const std::size_t most = kBits * (31 - 8 * v) + skip + 7;
+        window.first = most >= kBytes ? 0 : in_file(most) / 4 * 4;
+        if (window.first + 64 > kBytes) window.first = kBytes < 64 ? 0 : kBytes - 64;
+        for (std::size_t b = 0; b < 64; ++b) {
+          const std::size_t from = in_file(kBits * (31 - 8 * v - b / 8) + skip + b % 8);
+          const bool inside = from >= window.first && from < window.first + 64;
+          window.bytes[b] = static_cast<std::uint8_t>(inside ? from - window.first : 60 + from % 4);
+          if (!inside && from >= kBytes - 4) window.wraps = true;
+        }
+      }
+    }
+    return made;
+  }
+
+  static constexpr Windows kWindows = make_windows();
+};
+
+// Calls take(i, states) for the vectors of a tile.
+template <std::size_t kBits, typename Take>
+HWY_INLINE void for_states(const std::byte* tile, Ring<kBits>&, const Take& take) {
+  unrolled(std::make_index_sequence<Ring<kBits>::kVectors>(),
+           [&](auto i) HWY_ATTR { take(i, Ring<kBits>::states(tile, i)); });
+}
+
+#else
+
+constexpr std::size_t kParts = 32 / kLanes;  // vectors that hold one weight each of a tile's lanes
 
 // A tile's ring, its last words first. Then it is one little-endian number whose bits from
 // K · (255 − t) on are the state of weight t; the lowest follow the highest.
@@ -227,122 +332,266 @@ HWY_INLINE void load_states(const std::byte* tile, const Ring<kBits>& ring, std:
   }
 }
 
-// The byte sums of 16 outputs and 128 inputs: [input tile][part][four inputs][lane][two inputs].
-// In every four lanes: outputs o, o + 8, o, o + 8.
-template <std::size_t kBits>
-void unpack(const pack::Matrix& inner, std::size_t output_tile, std::size_t input_tile,
-            std::uint16_t* sums) {
-  const std::size_t output_tiles = inner.rows / kTileInputs;
-  constexpr std::size_t kTileBytes = 32 * kBits;
+// Calls take(i, states) for the vectors of a tile.
+template <std::size_t kBits, typename Take>
+HWY_INLINE void for_states(const std::byte* tile, Ring<kBits>& ring, const Take& take) {
   const DU16 d;
+  if constexpr (kBits != 4) ring.load(tile);
+  for (std::size_t part = 0; part < kParts; ++part) {
+    VU16 states[4];
+    load_states<kBits>(tile, ring, part, states);
+    take(4 * part, hn::InterleaveLower(d, states[0], states[1]));
+    take(4 * part + 1, hn::InterleaveUpper(d, states[0], states[1]));
+    take(4 * part + 2, hn::InterleaveLower(d, states[2], states[3]));
+    take(4 * part + 3, hn::InterleaveUpper(d, states[2], states[3]));
+  }
+}
+
+#endif
+
+// Two halves of a vector of 16-bit numbers as floats.
+struct TwoFloats {
+  VF v[2];
+};
+
+HWY_INLINE TwoFloats halves_to_float(VU16 bits) {
+  const hn::Rebind<hwy::float16_t, DF> halves;
+  const hn::Half<DU16> half;
+  return {{hn::PromoteTo(DF(), hn::BitCast(halves, hn::LowerHalf(half, bits))),
+           hn::PromoteTo(DF(), hn::BitCast(halves, hn::UpperHalf(half, bits)))}};
+}
+
+// The weights of 3INST and MCG: both halves of state · factor + addend, each with some bits
+// replaced, as numbers in half precision, added up.
+template <pack::Codebook kCodebook>
+HWY_INLINE TwoFloats half_sums(VU16 states) {
+  constexpr bool k3Inst = kCodebook == pack::Codebook::k3Inst;
+  constexpr std::uint32_t kFactor = k3Inst ? 89226354u : 0xcbac1fedu;
+  constexpr std::uint32_t kAddend = k3Inst ? 64248484u : 0;
+  const DU16 d;
+  const VU16 factor = hn::Set(d, static_cast<std::uint16_t>(kFactor));
+  VU16 low = hn::Mul(states, factor);
+  VU16 high = hn::Add(hn::MulHigh(states, factor), hn::Mul(states, hn::Set(d, kFactor >> 16)));
+  if constexpr (kAddend != 0) {
+    const VU16 addend = hn::Set(d, static_cast<std::uint16_t>(kAddend));
+    low = hn::Add(low, addend);
+    const VU16 carry = hn::IfThenElseZero(hn::Lt(low, addend), hn::Set(d, 1));
+    high = hn::Add(high, hn::Add(carry, hn::Set(d, kAddend >> 16)));
+  }
+  const auto number = [&](VU16 bits) HWY_ATTR {
+    return halves_to_float(hn::Xor(hn::And(bits, hn::Set(d, 0x8fff)), hn::Set(d, 0x3b60)));
+  };
+  const TwoFloats a = number(low);
+  const TwoFloats b = number(high);
+  return {{hn::Add(a.v[0], b.v[0]), hn::Add(a.v[1], b.v[1])}};
+}
+
+// 128 inputs of 16 outputs, [input tile][vector]: byte sums of 16 bits for MUL1, floats for others.
+template <std::size_t kBits, pack::Codebook kCodebook>
+void unpack(const std::byte* tile, std::size_t stride, float* weights) {
+  const DU16 d;
+  constexpr std::size_t kTileBytes = 32 * kBits;
+  constexpr std::size_t kVectorLanes = 2 * kLanes;
   Ring<kBits> ring;
-  for (std::size_t t = 0; t < kTiles; ++t) {
-    const std::byte* tile =
-        inner.data.data() + ((input_tile + t) * output_tiles + output_tile) * kTileBytes;
+  for (std::size_t t = 0; t < kTiles; ++t, tile += stride) {
     // The same tile of the next run of inputs.
-    const auto next = reinterpret_cast<std::uintptr_t>(tile) + kTiles * output_tiles * kTileBytes;
+    const auto next = reinterpret_cast<std::uintptr_t>(tile) + kTiles * stride;
     for (std::size_t line = 0; line < kTileBytes; line += 64) {
       hwy::Prefetch(reinterpret_cast<const void*>(next + line));
     }
-    if constexpr (kBits != 4) ring.load(tile);
-    for (std::size_t part = 0; part < kParts; ++part) {
-      VU16 states[4];
-      load_states<kBits>(tile, ring, part, states);
-      const VU16 a = mul1_sums(states[0]);
-      const VU16 b = mul1_sums(states[1]);
-      const VU16 a8 = mul1_sums(states[2]);
-      const VU16 b8 = mul1_sums(states[3]);
-      std::uint16_t* to = sums + (t * kParts + part) * 4 * hn::Lanes(d);
-      hn::Store(hn::InterleaveLower(d, a, b), d, to);
-      hn::Store(hn::InterleaveUpper(d, a, b), d, to + hn::Lanes(d));
-      hn::Store(hn::InterleaveLower(d, a8, b8), d, to + 2 * hn::Lanes(d));
-      hn::Store(hn::InterleaveUpper(d, a8, b8), d, to + 3 * hn::Lanes(d));
+    if constexpr (kCodebook == pack::Codebook::kMul1) {
+      auto* to = reinterpret_cast<std::uint16_t*>(weights) + t * kTileInputs * kTileInputs;
+      for_states<kBits>(tile, ring, [&](std::size_t i, VU16 states) HWY_ATTR {
+        hn::Store(mul1_sums(states), d, to + i * kVectorLanes);
+      });
+    } else {
+      float* to = weights + t * kTileInputs * kTileInputs;
+      for_states<kBits>(tile, ring, [&](std::size_t i, VU16 states) HWY_ATTR {
+        const TwoFloats sums = half_sums<kCodebook>(states);
+        hn::Store(sums.v[0], DF(), to + i * kVectorLanes);
+        hn::Store(sums.v[1], DF(), to + i * kVectorLanes + kLanes);
+      });
     }
   }
 }
 
-// totals[r][part] += what kRows rows give with unpacked sums.
+#if HWY_TARGET == HWY_AVX3_DL
+HWY_INLINE VU16 load_pattern(const std::int16_t* codes) {
+  return VU16{_mm512_broadcast_i64x4(_mm256_load_si256(reinterpret_cast<const __m256i*>(codes)))};
+}
+HWY_INLINE VI load_offsets(const std::int32_t* offsets) {
+  return VI{_mm512_broadcast_i64x4(_mm256_load_si256(reinterpret_cast<const __m256i*>(offsets)))};
+}
+#else
+HWY_INLINE VU16 load_pattern(const std::int16_t* codes) {
+  return hn::LoadDup128(DU16(), reinterpret_cast<const std::uint16_t*>(codes));
+}
+HWY_INLINE VI load_offsets(const std::int32_t* offsets) { return hn::LoadDup128(DI(), offsets); }
+#endif
+
+// Sums of a tile's outputs: vectors of pairs of lanes, one pair an input each. Every output is the
+// sum of several lanes.
+constexpr std::size_t kSums = kTileInputs * kTileInputs / (2 * kLanes) / kPatterns;
+constexpr std::size_t kPairs = kTileInputs / kPatterns / 2;  // of an output
+
+// Floats of totals for a tile of outputs.
+constexpr std::size_t kTotals = kSums * 2 * kLanes;
+
+// totals[r] += what kRows rows give with the byte sums of 16 outputs and 128 inputs, x being the
+// first row's group: a lane for every pair.
 template <std::size_t kRows>
-HWY_INLINE void multiply_rows(const std::uint16_t* sums, const Exl3Group* groups,
-                              std::size_t row_groups, float slope, float base, float* totals) {
+HWY_INLINE void multiply_sums(const std::uint16_t* sums, const Exl3Group* x, std::size_t x_stride,
+                              float slope, float base, float* totals) {
   const DU16 d;
   const DF df;
-  for (std::size_t part = 0; part < kParts; ++part) {
+  constexpr std::size_t kTileVectors = kSums * kPatterns;
+  for (std::size_t s = 0; s < kSums; ++s) {
     VI dots[kRows];
     ESPALIER_UNROLL
-    for (std::size_t r = 0; r < kRows; ++r) {
-      dots[r] = hn::LoadDup128(DI(), groups[r * row_groups].offsets);
-    }
-    for (std::size_t t = 0; t < kTiles; ++t) {
-      const std::uint16_t* tile = sums + (t * kParts + part) * 4 * hn::Lanes(d);
+    for (std::size_t r = 0; r < kRows; ++r) dots[r] = load_offsets(x[r * x_stride].offsets);
+    ESPALIER_UNROLL
+    for (std::size_t i = 0; i < kTiles * kPatterns; ++i) {
+      const std::size_t vector = i / kPatterns * kTileVectors + s * kPatterns + i % kPatterns;
+      const VU16 weights = hn::Load(d, sums + vector * hn::Lanes(d));
       ESPALIER_UNROLL
-      for (std::size_t four = 0; four < 4; ++four) {
-        const VU16 weights = hn::Load(d, tile + four * hn::Lanes(d));
-        ESPALIER_UNROLL
-        for (std::size_t r = 0; r < kRows; ++r) {
-          const auto* codes =
-              reinterpret_cast<const std::uint16_t*>(groups[r * row_groups].codes[t][four]);
-          dots[r] = dot_pairs(dots[r], weights, hn::LoadDup128(d, codes));
-        }
+      for (std::size_t r = 0; r < kRows; ++r) {
+        dots[r] = dot_pairs(dots[r], weights, load_pattern(x[r * x_stride].codes + i * kPattern));
       }
     }
     ESPALIER_UNROLL
     for (std::size_t r = 0; r < kRows; ++r) {
-      const Exl3Group& group = groups[r * row_groups];
-      float* total = totals + (r * kParts + part) * kLanes;
-      // Every output has two lanes, which are added in the end.
+      const Exl3Group& group = x[r * x_stride];
+      float* total = totals + r * kTotals + s * kLanes;
       VF sum = hn::Load(df, total);
       sum = hn::MulAdd(hn::ConvertTo(df, dots[r]), hn::Set(df, slope * group.scale), sum);
-      sum = hn::Add(sum, hn::Set(df, base * group.sum / 2));
+      sum = hn::Add(sum, hn::Set(df, base * group.sum / kPairs));
       hn::Store(sum, df, total);
     }
   }
 }
 
-using Unpack = void (*)(const pack::Matrix& inner, std::size_t output_tile, std::size_t input_tile,
-                        std::uint16_t* sums);
+// A pattern of inputs of a tile as it repeats through both halves of a vector.
+HWY_INLINE VF load_inputs(const float* tile, std::size_t pattern, std::size_t half) {
+  const DF d;
+  HWY_ALIGN std::int32_t from[kLanes];
+  for (std::size_t l = 0; l < kLanes; ++l) {
+    const std::size_t input = pattern_input(0, (half * kLanes + l) % kPattern);
+    from[l] = static_cast<std::int32_t>(kPatterns == 1 ? input : l / 4 * 4 % kLanes + input);
+  }
+  const VF inputs = kPatterns == 1 ? hn::LoadU(d, tile) : hn::LoadDup128(d, tile + 4 * pattern);
+  return hn::TableLookupLanes(inputs, hn::SetTableIndices(d, from));
+}
 
-// By bits per weight.
-constexpr Unpack kUnpack[] = {nullptr,   unpack<1>, unpack<2>, unpack<3>, unpack<4>,
-                              unpack<5>, unpack<6>, unpack<7>, unpack<8>};
-
-bool supports(std::uint32_t bits) { return bits >= 1 && bits <= 8; }
-
-void multiply(const pack::Matrix& inner, std::size_t output, const Exl3Group* groups,
-              std::size_t rows, float* scratch, float* y, std::size_t y_stride) {
-  const Unpack unpack_tiles = kUnpack[inner.format->block_bytes / 32];
-  // As in pack::exl3_weight, which adds 1024 to the byte sum.
-  const float slope = half_to_float(0x1eee);
-  const float base = slope * (1024 + kMul1Zero) + half_to_float(0xc931);
-  constexpr std::size_t kOutputTiles = kExl3Outputs / kTileInputs;
-  constexpr std::size_t kTotals = 2 * kTileInputs;  // lanes of an output tile
-  auto* sums = reinterpret_cast<std::uint16_t*>(scratch);
-  float* totals = scratch + kExl3Inputs * kTileInputs / 2;
-  std::fill_n(totals, rows * kOutputTiles * kTotals, 0.0f);
-
-  const std::size_t row_groups = inner.cols / kExl3Inputs;
-  for (std::size_t g = 0; g < row_groups; ++g) {
-    for (std::size_t tile = 0; tile < kOutputTiles; ++tile) {
-      unpack_tiles(inner, output / kTileInputs + tile, g * kTiles, sums);
-      float* to = totals + tile * rows * kTotals;
-      std::size_t r = 0;
-      for (; r + 4 <= rows; r += 4) {
-        multiply_rows<4>(sums, groups + r * row_groups + g, row_groups, slope, base,
-                         to + r * kTotals);
+// The same with weights and activations as floats: a lane for every input.
+template <std::size_t kRows>
+HWY_INLINE void multiply_floats(const float* weights, const float* x, std::size_t x_stride,
+                                float* totals) {
+  const DF d;
+  constexpr std::size_t kTileVectors = kSums * kPatterns;
+  for (std::size_t s = 0; s < kSums; ++s) {
+    VF sums[kRows][2];
+    ESPALIER_UNROLL
+    for (std::size_t r = 0; r < kRows; ++r) {
+      ESPALIER_UNROLL
+      for (std::size_t half = 0; half < 2; ++half) {
+        sums[r][half] = hn::Load(d, totals + r * kTotals + (2 * s + half) * kLanes);
       }
-      for (; r < rows; ++r) {
-        multiply_rows<1>(sums, groups + r * row_groups + g, row_groups, slope, base,
-                         to + r * kTotals);
+    }
+    for (std::size_t t = 0; t < kTiles; ++t) {
+      ESPALIER_UNROLL
+      for (std::size_t p = 0; p < kPatterns; ++p) {
+        const float* from = weights + (t * kTileVectors + s * kPatterns + p) * 2 * kLanes;
+        ESPALIER_UNROLL
+        for (std::size_t half = 0; half < 2; ++half) {
+          const VF weight = hn::Load(d, from + half * kLanes);
+          ESPALIER_UNROLL
+          for (std::size_t r = 0; r < kRows; ++r) {
+            const VF inputs = load_inputs(x + r * x_stride + t * kTileInputs, p, half);
+            sums[r][half] = hn::MulAdd(weight, inputs, sums[r][half]);
+          }
+        }
+      }
+    }
+    ESPALIER_UNROLL
+    for (std::size_t r = 0; r < kRows; ++r) {
+      ESPALIER_UNROLL
+      for (std::size_t half = 0; half < 2; ++half) {
+        hn::Store(sums[r][half], d, totals + r * kTotals + (2 * s + half) * kLanes);
       }
     }
   }
-  for (std::size_t tile = 0; tile < kOutputTiles; ++tile) {
-    for (std::size_t r = 0; r < rows; ++r) {
-      const float* total = totals + (tile * rows + r) * kTotals;
-      float* to = y + r * y_stride + tile * kTileInputs;
-      for (std::size_t o = 0; o < kTileInputs / 2; ++o) {
-        to[o] = total[4 * o] + total[4 * o + 2];
-        to[o + 8] = total[4 * o + 1] + total[4 * o + 3];
+}
+
+// The lanes of output o, which have kWidth lanes for every pair of inputs, added up.
+template <std::size_t kWidth>
+float sum_of_output(const float* totals, std::size_t output) {
+  const std::size_t low = output % 8;
+  const std::size_t half = output / 8;
+  float sum = 0;
+  for (std::size_t pair = 0; pair < kPairs; ++pair) {
+    // Where pairs of both halves alternate; where half a vector is of one output.
+    const std::size_t at = kPatterns == 1 ? (low / 2 * 2 + half) * kLanes + low % 2 * kPairs + pair
+                                          : 4 * low + 2 * pair + half;
+    for (std::size_t i = 0; i < kWidth; ++i) sum += totals[at * kWidth + i];
+  }
+  return sum;
+}
+
+using Unpack = void (*)(const std::byte* tile, std::size_t stride, float* weights);
+
+template <pack::Codebook kCodebook>
+constexpr Unpack kUnpack[] = {  // by bits per weight
+    nullptr,
+    unpack<1, kCodebook>,
+    unpack<2, kCodebook>,
+    unpack<3, kCodebook>,
+    unpack<4, kCodebook>,
+    unpack<5, kCodebook>,
+    unpack<6, kCodebook>,
+    unpack<7, kCodebook>,
+    unpack<8, kCodebook>};
+
+Unpack find_unpack(const Exl3Tiles& w) {
+  if (w.codebook == pack::Codebook::kMul1) return kUnpack<pack::Codebook::kMul1>[w.bits];
+  if (w.codebook == pack::Codebook::kMcg) return kUnpack<pack::Codebook::kMcg>[w.bits];
+  return kUnpack<pack::Codebook::k3Inst>[w.bits];
+}
+
+void multiply(const Exl3Tiles& w, std::size_t output, const Exl3Rows& x, float* scratch, float* y,
+              std::size_t y_stride) {
+  const Unpack unpack_tiles = find_unpack(w);
+  const bool sums = w.codebook == pack::Codebook::kMul1;
+  // As in pack::exl3_weight, which adds 1024 to the byte sum.
+  const float slope = half_to_float(0x1eee);
+  const float base = slope * (1024 + kMul1Zero) + half_to_float(0xc931);
+  float* weights = scratch;
+  float* totals = scratch + kExl3Inputs * kTileInputs;
+  const std::size_t runs = x.inputs / kExl3Inputs;
+  const auto multiply_rows = [&](auto rows, std::size_t run, std::size_t r) {
+    constexpr std::size_t kRows = decltype(rows)::value;
+    float* to = totals + r * kTotals;
+    if (sums) {
+      multiply_sums<kRows>(reinterpret_cast<const std::uint16_t*>(weights),
+                           x.groups + r * runs + run, runs, slope, base, to);
+    } else {
+      multiply_floats<kRows>(weights, x.values + r * x.inputs + run * kExl3Inputs, x.inputs, to);
+    }
+  };
+  for (std::size_t o = 0; o < kExl3Outputs; o += kTileInputs) {
+    std::fill_n(totals, x.rows * kTotals, 0.0f);
+    const std::byte* tile = w.tiles + (output + o) / kTileInputs * w.output_stride;
+    for (std::size_t run = 0; run < runs; ++run, tile += kTiles * w.input_stride) {
+      unpack_tiles(tile, w.input_stride, weights);
+      std::size_t r = 0;
+      for (; r + 4 <= x.rows; r += 4) {
+        multiply_rows(std::integral_constant<std::size_t, 4>(), run, r);
+      }
+      for (; r < x.rows; ++r) multiply_rows(std::integral_constant<std::size_t, 1>(), run, r);
+    }
+    for (std::size_t r = 0; r < x.rows; ++r) {
+      const float* total = totals + r * kTotals;
+      for (std::size_t i = 0; i < kTileInputs; ++i) {
+        y[r * y_stride + o + i] = sums ? sum_of_output<1>(total, i) : sum_of_output<2>(total, i);
       }
     }
   }
@@ -350,8 +599,10 @@ void multiply(const pack::Matrix& inner, std::size_t output, const Exl3Group* gr
 
 #endif  // HWY_TARGET == HWY_SCALAR
 
-constexpr Exl3Kernels kExl3Kernels = {
-    .supports = supports, .hadamard = hadamard, .encode = encode, .multiply = multiply};
+constexpr Exl3Kernels kExl3Kernels = {.vectors = HWY_TARGET != HWY_SCALAR,
+                                      .hadamard = hadamard,
+                                      .encode = encode,
+                                      .multiply = multiply};
 
 const Exl3Kernels* get_exl3_kernels() { return &kExl3Kernels; }
 
@@ -363,6 +614,24 @@ HWY_AFTER_NAMESPACE();
 namespace espalier::cpu {
 
 HWY_EXPORT(get_exl3_kernels);
+
+Exl3Tiles exl3_tiles(const pack::Matrix& w, const std::byte* arranged) {
+  const std::size_t bytes = w.format->block_bytes;
+  const std::string_view name = w.format->name;
+  const bool here = arranged == nullptr;
+  return {.tiles = here ? w.data.data() : arranged,
+          .input_stride = here ? pack::exl3_padded(w.rows) / 16 * bytes : bytes,
+          .output_stride = here ? bytes : pack::exl3_padded(w.cols) / 16 * bytes,
+          .bits = static_cast<std::uint32_t>(bytes / 32),
+          .codebook = name.starts_with("EXL3-MUL1-")  ? pack::Codebook::kMul1
+                      : name.starts_with("EXL3-MCG-") ? pack::Codebook::kMcg
+                                                      : pack::Codebook::k3Inst};
+}
+
+bool has_exl3_kernel(const pack::Matrix& w) {
+  // Weight matrices alone have scales of their inputs.
+  return exl3_kernels().vectors && !w.input_scale.empty() && w.format->block_bytes % 32 == 0;
+}
 
 const Exl3Kernels& exl3_kernels() { return *HWY_DYNAMIC_DISPATCH(get_exl3_kernels)(); }
 

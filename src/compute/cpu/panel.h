@@ -148,5 +148,6 @@ struct CodeKernels {
 [[nodiscard]] std::span<const CodeKernel> legacy_code_kernels();
 [[nodiscard]] std::span<const CodeKernel> k_code_kernels();
 [[nodiscard]] std::span<const CodeKernel> grouped_code_kernels();
+[[nodiscard]] std::span<const CodeKernel> grid_code_kernels();
 
 }  // namespace espalier::cpu

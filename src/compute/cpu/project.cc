@@ -245,57 +245,56 @@ void project_rotated(ThreadPool& pool, Workspace& workspace, const float* x, std
   });
 }
 
-// EXL3 with integer kernels: each run of 128 inputs is rotated and coded by itself, and so is each
-// run of outputs rotated by the thread that computed it.
+// EXL3 with kernels of its own: each run of 128 inputs is rotated (and coded) by itself, and so is
+// each run of outputs rotated by the thread that computed it.
 void project_exl3(ThreadPool& pool, Workspace& workspace, const float* x, std::size_t rows,
-                  const pack::Matrix& w, float* y) {
+                  const Product& product) {
   const Workspace::Frame frame(workspace);
+  const pack::Matrix& w = *product.w;
   const Exl3Kernels& kernels = exl3_kernels();
-  const pack::Matrix inner = pack::exl3_inner(w);
   constexpr std::size_t kRun = pack::kExl3Run;
-  const std::size_t runs = inner.cols / kRun;
-  auto* groups = workspace.take<Exl3Group>(rows * runs);
+  const std::size_t inputs = pack::exl3_padded(w.cols);
+  const std::size_t outputs = pack::exl3_padded(w.rows);
+  const std::size_t runs = inputs / kRun;
+  const Exl3Tiles tiles = exl3_tiles(w, product.arranged);
+  const bool coded = tiles.codebook == pack::Codebook::kMul1;
+  auto* groups = coded ? workspace.take<Exl3Group>(rows * runs) : nullptr;
+  float* values = workspace.floats(coded ? pool.threads() * kRun : rows * inputs);
   const auto scale_at = [](Bytes scales, std::size_t i) {
     return half_to_float(load<std::uint16_t>(scales.data() + i * 2));
   };
-  pool.parallel_for(rows * runs, [&](std::size_t begin, std::size_t end, std::size_t) {
-    float run[kRun];
+  pool.parallel_for(rows * runs, [&](std::size_t begin, std::size_t end, std::size_t thread) {
     for (std::size_t i = begin; i < end; ++i) {
       const std::size_t first = i % runs * kRun;
       const float* from = x + i / runs * w.cols;
+      float* run = values + (coded ? thread : i) * kRun;
       for (std::size_t c = 0; c < kRun; ++c) {
         const std::size_t col = first + c;
         run[c] = col < w.cols ? from[col] * scale_at(w.input_scale, col) : 0;
       }
       kernels.hadamard(run);
-      kernels.encode(run, groups[i]);
+      if (coded) kernels.encode(run, groups[i]);
     }
   });
 
+  const Exl3Rows rotated = {.groups = groups, .values = values, .rows = rows, .inputs = inputs};
   const std::size_t scratch_size = exl3_scratch(rows);
   auto* all_scratch = workspace.take<float>(pool.threads() * scratch_size);
-  float* products = workspace.floats(rows * inner.rows);
-  const auto part = [&](std::size_t begin, std::size_t end, std::size_t thread) {
+  float* products = workspace.floats(rows * outputs);
+  pool.parallel_for(outputs / kRun, [&](std::size_t begin, std::size_t end, std::size_t thread) {
     for (std::size_t first = begin * kRun; first < end * kRun; first += kRun) {
-      kernels.multiply(inner, first, groups, rows, all_scratch + thread * scratch_size,
-                       products + first, inner.rows);
-      const std::size_t outputs = std::min(kRun, w.rows - first);
+      kernels.multiply(tiles, first, rotated, all_scratch + thread * scratch_size, products + first,
+                       outputs);
+      const std::size_t count = std::min(kRun, w.rows - first);
       for (std::size_t r = 0; r < rows; ++r) {
-        float* run = products + r * inner.rows + first;
+        float* run = products + r * outputs + first;
         kernels.hadamard(run);
-        for (std::size_t o = 0; o < outputs; ++o) {
-          y[r * w.rows + first + o] = run[o] * scale_at(w.output_scale, first + o);
+        for (std::size_t o = 0; o < count; ++o) {
+          product.y[r * w.rows + first + o] = run[o] * scale_at(w.output_scale, first + o);
         }
       }
     }
-  };
-  pool.parallel_for(inner.rows / kRun, part);
-}
-
-bool has_exl3_kernel(const pack::Matrix& w) {
-  const std::uint32_t bytes = w.format->block_bytes;  // of a tile of 256 weights
-  return w.format->name.starts_with("EXL3-MUL1-") && bytes % 32 == 0 &&
-         exl3_kernels().supports(bytes / 32);
+  });
 }
 
 // The kernel that multiplies codes with a matrix, if one is to.
@@ -312,7 +311,7 @@ void project_one(ThreadPool& pool, Workspace& workspace, const float* x, std::si
   const pack::Matrix& w = *product.w;
   if (w.input_scale.empty()) return project_float(pool, workspace, x, rows, w, product.y);
   if (activations == Activations::kCoded && has_exl3_kernel(w)) {
-    return project_exl3(pool, workspace, x, rows, w, product.y);
+    return project_exl3(pool, workspace, x, rows, product);
   }
   project_rotated(pool, workspace, x, rows, w, product.y);
 }

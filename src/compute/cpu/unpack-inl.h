@@ -7,6 +7,8 @@
 #define ESPALIER_CPU_UNPACK_INL_H_
 #endif
 
+#include <bit>
+
 #include "compute/cpu/group_product-inl.h"
 #include "hwy/cache_control.h"
 
@@ -112,6 +114,7 @@ struct BlockProduct {
   VF scales[kGroups];
   VF minimums[kGroups];
   const CodedGroup* x;
+  std::size_t tile;  // rows of the tile that these belong to
   Ahead ahead;
 
   HWY_INLINE void scale(std::size_t group, VF scale) { scales[group] = scale; }
@@ -120,24 +123,26 @@ struct BlockProduct {
     if (group % Type::kParts == 0) ahead.ask();
     VF minimum = hn::Zero(DF());
     if constexpr (kShape.minimums) minimum = minimums[group];
-    add_group<Type>(codes, scales[group], minimum, x + group / Type::kParts * kRows,
+    add_group<Type>(codes, scales[group], minimum, x + group / Type::kParts * tile,
                     group % Type::kParts, total);
   }
 };
 
 template <typename Codes, std::size_t kRows>
 HWY_NOINLINE void multiply_blocks(const std::uint8_t* bytes, std::size_t blocks,
-                                  const CodedGroup* x, Ahead& ahead, float* sums) {
+                                  const CodedGroup* x, std::size_t tile, Ahead& ahead,
+                                  float* sums) {
   using Block = typename Codes::Block;
   constexpr std::size_t kBytes = sizeof(Block) * kLanes;
   constexpr std::size_t kCodedGroups = Block::kValues / kCodedGroup;
   BlockProduct<Codes, kRows> product;
+  product.tile = tile;
   product.ahead = ahead;
   product.ahead.bytes = kBytes / kCodedGroups;  // as it is, but known to the compiler
   ESPALIER_UNROLL
   for (std::size_t r = 0; r < kRows; ++r) product.total[r] = hn::LoadU(DF(), sums + r * kLanes);
   for (std::size_t b = 0; b < blocks; ++b, bytes += kBytes) {
-    product.x = x + b * kCodedGroups * kRows;
+    product.x = x + b * kCodedGroups * tile;
     Codes::unpack(SideBySide{bytes}, 0, product);
   }
   ESPALIER_UNROLL
@@ -150,10 +155,18 @@ template <typename Codes>
 void multiply_arranged(const std::byte* blocks_at, std::size_t blocks, const CodedGroup* x,
                        std::size_t tile, Ahead& ahead, float* sums) {
   const auto* bytes = reinterpret_cast<const std::uint8_t*>(blocks_at);
-  if (tile == 8) return multiply_blocks<Codes, 8>(bytes, blocks, x, ahead, sums);
-  if (tile == 4) return multiply_blocks<Codes, 4>(bytes, blocks, x, ahead, sums);
-  if (tile == 2) return multiply_blocks<Codes, 2>(bytes, blocks, x, ahead, sums);
-  multiply_blocks<Codes, 1>(bytes, blocks, x, ahead, sums);
+  // What the registers hold; on old processors, code for several rows is not worth its size.
+  constexpr std::size_t kMost = HWY_TARGET <= HWY_AVX3_DL ? 8 : HWY_TARGET <= HWY_AVX2 ? 4 : 1;
+  constexpr decltype(&multiply_blocks<Codes, 1>) kByRows[] = {
+      // 1, 2, 4, 8, or at most kMost
+      multiply_blocks<Codes, 1>, multiply_blocks<Codes, HWY_MIN(2, kMost)>,
+      multiply_blocks<Codes, HWY_MIN(4, kMost)>, multiply_blocks<Codes, kMost>};
+  const std::size_t rows = HWY_MIN(tile, kMost);
+  Ahead nothing;
+  for (std::size_t r = 0; r < tile; r += rows) {
+    kByRows[std::bit_width(rows) - 1](bytes, blocks, x + r, tile, r == 0 ? ahead : nothing,
+                                      sums + r * kLanes);
+  }
 }
 
 template <typename Codes>
