@@ -20,7 +20,7 @@ struct Column {
   std::string (*cell)(const GpuLine& line, const GpuCeilings& ceilings);
 };
 
-std::string percent(double share) { return fmt::format("{:.0f}%", 100 * share); }
+std::string percent(double share) { return fmt::format("{:.1f}%", 100 * share); }
 std::string or_dash(const std::string& text) { return text.empty() ? "–" : text; }
 
 constexpr auto kColumns = std::to_array<Column>({
@@ -53,8 +53,7 @@ constexpr auto kColumns = std::to_array<Column>({
     {"of products",
      [](const GpuLine& line, const GpuCeilings& ceilings) {
        if (ceilings.products == 0) return std::string("–");
-       return fmt::format("{:.1f}%",
-                          100 * line.operations / line.seconds.median / ceilings.products);
+       return percent(line.operations / line.seconds.median / ceilings.products);
      }},
     {"difference",
      [](const GpuLine& line, const GpuCeilings&) {
@@ -97,7 +96,8 @@ std::string in_columns(const GpuBench& bench, bool markdown) {
   }
   for (const auto& row : table) {
     for (std::size_t c = 0; c < row.size(); ++c) {
-      text += fmt::format("{:<{}}{}", row[c], widths[c], c + 1 == row.size() ? "\n" : "  ");
+      const bool last = c + 1 == row.size();
+      text += fmt::format("{:<{}}{}", row[c], last ? 0 : widths[c], last ? "\n" : "  ");
     }
   }
   return text;

@@ -12,6 +12,12 @@
 namespace espalier::app {
 namespace {
 
+constexpr std::pair<std::string_view, compute::KvType> kCacheTypes[] = {
+    {"f32", compute::KvType::kF32},   {"f16", compute::KvType::kF16},
+    {"bf16", compute::KvType::kBF16}, {"q8", compute::KvType::kQ8},
+    {"q4", compute::KvType::kQ4},
+};
+
 // Whether a second copy of the weights leaves memory for all else.
 bool has_memory_for_copy(const file::Container& container) {
   const auto matrices = file::list_matrices(container);
@@ -80,6 +86,11 @@ void add_backend_options(CLI::App& verb, BackendOptions& options) {
   verb.add_flag("--exact", options.exact, "The cpu backend with float32 activations: slower");
   verb.add_flag("!--no-repack", options.repack,
                 "Compute from the file's own memory: slower, but takes half as much");
+  std::vector<std::string> names;
+  for (const auto& [name, type] : kCacheTypes) names.emplace_back(name);
+  verb.add_option("--cache-type", options.cache,
+                  "What keys and values are kept as: less memory, less exact; default f16")
+      ->check(CLI::IsMember(names));
   verb.add_option("-t,--threads", options.threads, "Threads; 0: one per processor")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
@@ -102,6 +113,9 @@ std::unique_ptr<compute::Ops> make_backend(const BackendOptions& options, Loaded
 }
 
 compute::KvType cache_type(const BackendOptions& options) {
+  for (const auto& [name, type] : kCacheTypes) {
+    if (name == options.cache) return type;
+  }
   return options.name == "reference" ? compute::KvType::kF32 : compute::KvType::kF16;
 }
 

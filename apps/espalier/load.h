@@ -39,9 +39,10 @@ struct BackendOptions {
   int threads = 0;     // 0: one per processor
   bool exact = false;  // float32 activations
   bool repack = true;  // weights may be put in the order that kernels read fastest
+  std::string cache;   // the type of keys and values; empty: what goes with the backend
 };
 
-// Adds --backend, --exact, --no-repack and --threads to a verb.
+// Adds --backend, --exact, --no-repack, --cache-type and --threads to a verb.
 void add_backend_options(CLI::App& verb, BackendOptions& options);
 
 [[nodiscard]] std::unique_ptr<compute::Ops> make_backend(const BackendOptions& options);
@@ -51,7 +52,7 @@ void add_backend_options(CLI::App& verb, BackendOptions& options);
 [[nodiscard]] std::unique_ptr<compute::Ops> make_backend(const BackendOptions& options,
                                                          LoadedModel& loaded);
 
-// The element type of the key-value cache that goes with a backend: the oracle keeps floats.
+// What the key-value cache holds: what was asked for, or half precision, and floats for the oracle.
 [[nodiscard]] compute::KvType cache_type(const BackendOptions& options);
 
 // `text`, or all of standard input if it is "-".

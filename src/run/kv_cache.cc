@@ -35,7 +35,7 @@ Result<KvCache> KvCache::create(const model::ModelInfo& model, std::size_t seque
   std::vector<std::array<std::uint64_t, 4>> sizes;
   std::optional<std::uint64_t> bytes = 0;
   for (const model::LayerCache& layer : model.layers) {
-    const std::size_t head_bytes = compute::element_bytes(type) * layer.head_dim;
+    const std::size_t head_bytes = compute::kv_row_bytes(type, layer.head_dim);
     const auto half = product({sequences, capacity, layer.kv_heads, head_bytes});
     const auto convolution = product({sequences, layer.convolution_size, sizeof(float)});
     const auto memory = product({sequences, layer.memory_size, sizeof(float)});

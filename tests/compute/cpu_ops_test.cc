@@ -169,7 +169,7 @@ struct AttentionCase {
 class Cache {
  public:
   Cache(const AttentionCase& c, std::size_t capacity)
-      : keys_(2 * c.kv_heads * capacity * c.head_dim * element_bytes(c.type)),
+      : keys_(2 * c.kv_heads * capacity * compute::kv_row_bytes(c.type, c.head_dim)),
         values_(keys_.size()) {
     view = {.type = c.type,
             .keys = keys_.data(),
@@ -248,6 +248,42 @@ TEST_P(CpuAttentionTest, Sinks) {
   check({4, 2, 32, 0, KvType::kF16, 0, {-40, 1.5f, 8, 60}});
   check({4, 2, 32, 100, KvType::kF32, 5, {-200, 0, 2, 200}});
 }
+TEST_P(CpuAttentionTest, BfloatCache) {
+  check({4, 2, 64, 0, KvType::kBF16});
+  check({2, 1, 37, 100, KvType::kBF16});
+}
+TEST_P(CpuAttentionTest, CacheOfBytes) {
+  check({6, 2, 64, 0, KvType::kQ8});
+  check({2, 1, 37, 100, KvType::kQ8});
+  check({2, 2, 80, 0, KvType::kQ8, 2.5f});
+}
+TEST_P(CpuAttentionTest, CacheOfFourBits) {
+  check({6, 2, 64, 0, KvType::kQ4});
+  check({2, 1, 37, 100, KvType::kQ4});
+  check({2, 2, 96, 70, KvType::kQ4, 2.5f, {-1, 3}});
+  check({8, 1, 256, 0, KvType::kQ4});
+}
+
+// Keys and values among which are some that no type holds well.
+TEST_P(CpuAttentionTest, StoredBytesAreThoseOfTheDefinition) {
+  for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kBF16, KvType::kQ8, KvType::kQ4}) {
+    for (const std::size_t dim : {1, 7, 31, 32, 33, 64, 80, 96, 128, 256, 320, 512}) {
+      for (const float special : {0.0f, 1e-3f, 1e-30f, 1e-41f, 3e5f, 6e7f, INFINITY, NAN}) {
+        std::vector<float> x = numbers(dim, 2);
+        x[dim / 2] = special;
+        if (special == 0) std::fill(x.begin(), x.end(), -0.0f);
+        if (special == 1e-41f || special == 1e-30f) std::fill(x.begin(), x.end(), special);
+        Cache cache({1, 1, dim, 0, type}, 1);
+        Cache reference_cache({1, 1, dim, 0, type}, 1);
+        const std::vector<Row> row(1);
+        one_->store_kv(row, x.data(), x.data(), cache.view);
+        reference_->store_kv(row, x.data(), x.data(), reference_cache.view);
+        ASSERT_EQ(cache.keys(), reference_cache.keys()) << dim << ' ' << special;
+      }
+    }
+  }
+}
+
 TEST_P(CpuAttentionTest, WideHeads) { check({2, 1, 256, 512, KvType::kF16}); }
 
 INSTANTIATE_TEST_SUITE_P(Targets, CpuOpsTest,

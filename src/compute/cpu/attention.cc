@@ -4,6 +4,9 @@
 #include <cmath>
 #include <cstring>
 
+#include "compute/cpu/kv_kernels.h"
+#include "compute/kv_codec.h"
+
 namespace espalier::cpu {
 namespace {
 
@@ -26,6 +29,17 @@ void divide(PartialSum layout, std::size_t head_dim, const float* sum, float sin
   for (std::size_t i = 0; i < head_dim; ++i) y[i] = sum[i] * inverse;
 }
 
+// `x` as what the cache holds is turned, in pieces of `size`.
+float* turned(ThreadPool& pool, compute::Workspace& workspace, std::size_t size, std::size_t count,
+              const float* x) {
+  float* y = workspace.floats(count);
+  pool.parallel_for(count / size, [&](std::size_t begin, std::size_t end, std::size_t) {
+    std::copy(x + begin * size, x + end * size, y + begin * size);
+    for (std::size_t i = begin; i < end; ++i) kv_kernels().rotate(size, y + i * size);
+  });
+  return y;
+}
+
 }  // namespace
 
 void attention(ThreadPool& pool, compute::Workspace& workspace, std::span<const Row> rows,
@@ -37,6 +51,9 @@ void attention(ThreadPool& pool, compute::Workspace& workspace, std::span<const 
   const std::size_t group = heads / attention.kv_heads;
   const std::size_t head_dim = attention.head_dim;
   const PartialSum layout = {(head_dim + 15) / 16 * 16};
+  const std::size_t rotation = compute::kv_rotation(cache.type, head_dim);
+  if (rotation != 0)
+    queries = turned(pool, workspace, rotation, rows.size() * heads * head_dim, queries);
 
   auto* blocks = reinterpret_cast<BlockOfRows*>(
       workspace.floats(rows.size() * sizeof(BlockOfRows) / sizeof(float)));
@@ -89,6 +106,9 @@ void attention(ThreadPool& pool, compute::Workspace& workspace, std::span<const 
                              ? 0
                              : std::exp(attention.sinks[head % heads] - total[layout.highest()]);
       divide(layout, head_dim, total, sink, y + head * head_dim);
+      for (std::size_t j = 0; rotation != 0 && j < head_dim; j += rotation) {
+        kv_kernels().rotate(rotation, y + head * head_dim + j);
+      }
     }
   };
   const auto attend = [&](const BlockOfRows& block, std::size_t kv_head, std::size_t span,

@@ -8,18 +8,19 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <cstddef>
 
+#include "base/bytes.h"
 #include "base/half.h"
 #include "compute/cpu/row_lanes-inl.h"
 #include "hwy/contrib/math/math-inl.h"
+#include "pack/legacy_quants.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace espalier::cpu::HWY_NAMESPACE {
 namespace {
 
 using compute::Attention;
-using compute::KvType;
 using compute::KvView;
 
 constexpr std::size_t kTileVectors = kTilePositions / kLanes;
@@ -28,76 +29,198 @@ static_assert(kTilePositions % kLanes == 0 && kSpanPositions % kTilePositions ==
 std::size_t padded(std::size_t head_dim) { return (head_dim + 15) / 16 * 16; }
 
 std::size_t scratch(const Attention& attention) {
-  return 2 * kTilePositions * padded(attention.head_dim) + kTilePositions;
+  return (2 * padded(attention.head_dim) + 2 * 16) * kTilePositions + kTilePositions;
 }
 
-float load_element(const KvView& cache, const std::byte* row, std::size_t i) {
-  if (cache.type == KvType::kF32) {
-    float value;
-    std::memcpy(&value, row + i * sizeof(value), sizeof(value));
-    return value;
+// 32-bit words of rows as columns of floats, kTilePositions apart: words [at, at + 4) bytes · 4 of
+// every row. kElements each.
+struct F32Words {
+  static constexpr std::size_t kElements = 4;
+  static float scalar(const std::byte* row, std::size_t i) { return load<float>(row + i * 4); }
+  static HWY_INLINE void columns(const FourWords& words, float* to) {
+    const DF d;
+    for (std::size_t w = 0; w < 4; ++w) {
+      hn::Store(hn::BitCast(d, words.v[w]), d, to + w * kTilePositions);
+    }
   }
-  std::uint16_t half;
-  std::memcpy(&half, row + i * sizeof(half), sizeof(half));
-  return half_to_float(half);
+  static HWY_INLINE VF values(const std::byte* row, std::size_t i) {
+    return hn::LoadU(DF(), reinterpret_cast<const float*>(row) + i);
+  }
+};
+
+struct F16Words {
+  static constexpr std::size_t kElements = 8;
+  static float scalar(const std::byte* row, std::size_t i) {
+    return half_to_float(load<std::uint16_t>(row + i * 2));
+  }
+  static HWY_INLINE void columns(const FourWords& words, float* to) {
+    const DF d;
+    for (std::size_t w = 0; w < 4; ++w) {
+      hn::Store(half_words_to_float(words.v[w]), d, to + 2 * w * kTilePositions);
+      hn::Store(half_words_to_float(hn::ShiftRight<16>(words.v[w])), d,
+                to + (2 * w + 1) * kTilePositions);
+    }
+  }
+  static HWY_INLINE VF values(const std::byte* row, std::size_t i) {
+    const hn::Rebind<hwy::float16_t, DF> halves;
+    return hn::PromoteTo(DF(), hn::LoadU(halves, reinterpret_cast<const hwy::float16_t*>(row) + i));
+  }
+};
+
+struct BF16Words {
+  static constexpr std::size_t kElements = 8;
+  static float scalar(const std::byte* row, std::size_t i) {
+    return bfloat_to_float(load<std::uint16_t>(row + i * 2));
+  }
+  static HWY_INLINE void columns(const FourWords& words, float* to) {
+    const DF d;
+    const VU upper = hn::Set(DU(), 0xffff0000);
+    for (std::size_t w = 0; w < 4; ++w) {
+      hn::Store(hn::BitCast(d, hn::ShiftLeft<16>(words.v[w])), d, to + 2 * w * kTilePositions);
+      hn::Store(hn::BitCast(d, hn::And(words.v[w], upper)), d, to + (2 * w + 1) * kTilePositions);
+    }
+  }
+  static HWY_INLINE VF values(const std::byte* row, std::size_t i) {
+    const hn::Rebind<std::uint16_t, DU> bits;
+    const auto narrow = hn::LoadU(bits, reinterpret_cast<const std::uint16_t*>(row) + i);
+    return hn::BitCast(DF(), hn::ShiftLeft<16>(hn::PromoteTo(DU(), narrow)));
+  }
+};
+
+// Element types: keys [first, first + kLanes) of a tile, as columns of it.
+template <typename Words>
+void load_key_lanes(const RowLanes& rows, std::size_t head_dim, float* to) {
+  std::size_t i = 0;
+  for (; i + Words::kElements <= head_dim; i += Words::kElements) {
+    Words::columns(load_four_words(rows, i / Words::kElements * 16), to + i * kTilePositions);
+  }
+  for (; i < head_dim; ++i) {
+    for (std::size_t l = 0; l < kLanes; ++l) {
+      to[i * kTilePositions + l] =
+          Words::scalar(reinterpret_cast<const std::byte*>(rows.row[l]), i);
+    }
+  }
 }
+
+template <typename Words>
+void load_value_row(const std::byte* row, std::size_t head_dim, float* to) {
+  std::size_t i = 0;
+  for (; i + kLanes <= head_dim; i += kLanes) {
+    hn::Store(Words::values(row, i), DF(), to + i);
+  }
+  for (; i < padded(head_dim); ++i) to[i] = i < head_dim ? Words::scalar(row, i) : 0;
+}
+
+// Blocks: the same, up to whole ones, so that `to` needs room for them.
+void load_q8_keys(const RowLanes& rows, std::size_t head_dim, float* to) {
+  using Block = pack::BlockQ8_0;
+  const DF d;
+  for (std::size_t b = 0; b * Block::kValues < head_dim; ++b) {
+    const std::size_t at = b * sizeof(Block);
+    const VF scale = load_half<Block>(rows, at, 0);
+    for (std::size_t part = 0; part < 2; ++part) {
+      const FourWords words = load_four_words(rows, at + offsetof(Block, codes) + part * 16);
+      for (std::size_t w = 0; w < 4; ++w) {
+        float* column = to + (b * Block::kValues + part * 16 + w * 4) * kTilePositions;
+        hn::Store(hn::Mul(scale, signed_byte_to_float<0>(words.v[w])), d, column);
+        hn::Store(hn::Mul(scale, signed_byte_to_float<1>(words.v[w])), d, column + kTilePositions);
+        hn::Store(hn::Mul(scale, signed_byte_to_float<2>(words.v[w])), d,
+                  column + 2 * kTilePositions);
+        hn::Store(hn::Mul(scale, signed_byte_to_float<3>(words.v[w])), d,
+                  column + 3 * kTilePositions);
+      }
+    }
+  }
+}
+
+HWY_INLINE VF q4_value(VF scale, VU code) {
+  const VI centered = hn::Sub(hn::BitCast(DI(), code), hn::Set(DI(), 8));
+  return hn::Mul(scale, hn::ConvertTo(DF(), centered));
+}
+
+void load_q4_keys(const RowLanes& rows, std::size_t head_dim, float* to) {
+  using Block = pack::BlockQ4_0;
+  const DF d;
+  const VU low = hn::Set(DU(), 15);
+  for (std::size_t b = 0; b * Block::kValues < head_dim; ++b) {
+    const std::size_t at = b * sizeof(Block);
+    const VF scale = load_half<Block>(rows, at, 0);
+    const FourWords words = load_four_words(rows, at + offsetof(Block, codes));
+    for (std::size_t w = 0; w < 4; ++w) {
+      float* column = to + (b * Block::kValues + w * 4) * kTilePositions;
+      VU codes = words.v[w];
+      for (std::size_t i = 0; i < 4; ++i, column += kTilePositions) {
+        hn::Store(q4_value(scale, hn::And(codes, low)), d, column);
+        codes = hn::ShiftRight<4>(codes);
+        hn::Store(q4_value(scale, hn::And(codes, low)), d, column + 16 * kTilePositions);
+        codes = hn::ShiftRight<4>(codes);
+      }
+    }
+  }
+}
+
+void load_q8_values(const std::byte* row, std::size_t head_dim, float* to) {
+  using Block = pack::BlockQ8_0;
+  const hn::Rebind<std::int8_t, DF> bytes;
+  for (std::size_t i = 0; i < head_dim; i += Block::kValues, row += sizeof(Block)) {
+    const VF scale = hn::Set(DF(), half_to_float(load<std::uint16_t>(row)));
+    const auto* codes = reinterpret_cast<const std::int8_t*>(row + offsetof(Block, codes));
+    for (std::size_t j = 0; j < Block::kValues; j += kLanes) {
+      const VI code = hn::PromoteTo(DI(), hn::LoadU(bytes, codes + j));
+      hn::StoreU(hn::Mul(scale, hn::ConvertTo(DF(), code)), DF(), to + i + j);
+    }
+  }
+}
+
+void load_q4_values(const std::byte* row, std::size_t head_dim, float* to) {
+  using Block = pack::BlockQ4_0;
+  const hn::Rebind<std::uint8_t, DF> bytes;
+  for (std::size_t i = 0; i < head_dim; i += Block::kValues, row += sizeof(Block)) {
+    const VF scale = hn::Set(DF(), half_to_float(load<std::uint16_t>(row)));
+    const auto* codes = reinterpret_cast<const std::uint8_t*>(row + offsetof(Block, codes));
+    for (std::size_t j = 0; j < 16; j += kLanes) {
+      const VU pair = hn::PromoteTo(DU(), hn::LoadU(bytes, codes + j));
+      hn::StoreU(q4_value(scale, hn::And(pair, hn::Set(DU(), 15))), DF(), to + i + j);
+      hn::StoreU(q4_value(scale, hn::ShiftRight<4>(pair)), DF(), to + i + j + 16);
+    }
+  }
+}
+
+struct Loaders {
+  void (*keys)(const RowLanes& rows, std::size_t head_dim, float* to);
+  void (*values)(const std::byte* row, std::size_t head_dim, float* to);
+};
+
+constexpr Loaders kLoaders[] = {
+    // in the order of KvType
+    {load_key_lanes<F32Words>, load_value_row<F32Words>},
+    {load_key_lanes<F16Words>, load_value_row<F16Words>},
+    {load_key_lanes<BF16Words>, load_value_row<BF16Words>},
+    {load_q8_keys, load_q8_values},
+    {load_q4_keys, load_q4_values},
+};
 
 // Keys of `count` positions as floats [head_dim, kTilePositions]; positions past the last repeat
 // it.
-void load_keys(const KvView& cache, const std::byte* keys, std::size_t count, std::size_t head_dim,
-               float* to) {
-  const std::size_t row_bytes = cache.head_dim * element_bytes(cache.type);
-  const std::size_t word_elements = sizeof(std::uint32_t) / element_bytes(cache.type);
-  const DF d;
-  for (std::size_t p = 0; p < std::min(kTilePositions, (count + kLanes - 1) / kLanes * kLanes);
-       p += kLanes) {
+void load_keys(const KvView& cache, const std::byte* keys, std::size_t count, float* to) {
+  const auto* bytes = reinterpret_cast<const std::uint8_t*>(keys);
+  const std::size_t row_bytes = cache.row_bytes();
+  for (std::size_t p = 0; p < count; p += kLanes) {
     RowLanes rows;
     for (std::size_t l = 0; l < kLanes; ++l) {
-      rows.row[l] =
-          reinterpret_cast<const std::uint8_t*>(keys) + std::min(p + l, count - 1) * row_bytes;
+      rows.row[l] = bytes + std::min(p + l, count - 1) * row_bytes;
+      rows.offset[l] = static_cast<std::int32_t>(rows.row[l] - rows.row[0]);
     }
-    std::size_t i = 0;
-    for (; i + 4 * word_elements <= head_dim; i += 4 * word_elements) {
-      const FourWords words = load_four_words(rows, i * element_bytes(cache.type));
-      float* column = to + i * kTilePositions + p;
-      for (std::size_t w = 0; w < 4; ++w) {
-        if (cache.type == KvType::kF32) {
-          hn::Store(hn::BitCast(d, words.v[w]), d, column + w * kTilePositions);
-        } else {
-          hn::Store(half_words_to_float(words.v[w]), d, column + 2 * w * kTilePositions);
-          hn::Store(half_words_to_float(hn::ShiftRight<16>(words.v[w])), d,
-                    column + (2 * w + 1) * kTilePositions);
-        }
-      }
-    }
-    for (; i < head_dim; ++i) {
-      for (std::size_t l = 0; l < kLanes; ++l) {
-        const auto* row = reinterpret_cast<const std::byte*>(rows.row[l]);
-        to[i * kTilePositions + p + l] = load_element(cache, row, i);
-      }
-    }
+    kLoaders[static_cast<std::size_t>(cache.type)].keys(rows, cache.head_dim, to + p);
   }
 }
 
-// Values of `count` positions as floats [positions, padded head_dim].
-void load_values(const KvView& cache, const std::byte* values, std::size_t count,
-                 std::size_t head_dim, float* to) {
-  const std::size_t row_bytes = cache.head_dim * element_bytes(cache.type);
-  const DF d;
-  const hn::Rebind<hwy::float16_t, DF> halves;
+// Values of `count` positions as floats [positions, padded head_dim]. Blocks may write beyond a
+// row, to where the next one goes.
+void load_values(const KvView& cache, const std::byte* values, std::size_t count, float* to) {
   for (std::size_t p = 0; p < count; ++p) {
-    const std::byte* row = values + p * row_bytes;
-    float* to_row = to + p * padded(head_dim);
-    std::size_t i = 0;
-    for (; i + kLanes <= head_dim; i += kLanes) {
-      if (cache.type == KvType::kF32) {
-        hn::Store(hn::LoadU(d, reinterpret_cast<const float*>(row) + i), d, to_row + i);
-      } else {
-        const auto half = hn::LoadU(halves, reinterpret_cast<const hwy::float16_t*>(row) + i);
-        hn::Store(hn::PromoteTo(d, half), d, to_row + i);
-      }
-    }
-    for (; i < padded(head_dim); ++i) to_row[i] = i < head_dim ? load_element(cache, row, i) : 0;
+    kLoaders[static_cast<std::size_t>(cache.type)].values(
+        values + p * cache.row_bytes(), cache.head_dim, to + p * padded(cache.head_dim));
   }
 }
 
@@ -184,8 +307,8 @@ void attend(const AttentionBlock& block, float* scratch, float* sums) {
   const std::size_t head_dim = attention.head_dim;
   const PartialSum layout = {padded(head_dim)};
   float* keys = scratch;
-  float* values = keys + kTilePositions * layout.values;
-  float* weights = values + kTilePositions * layout.values;
+  float* values = keys + kTilePositions * (layout.values + 16);  // room for whole blocks
+  float* weights = values + kTilePositions * (layout.values + 16);
 
   // What each row sees of the span, and what any of them sees.
   std::size_t begins[kBlockRows];
@@ -213,9 +336,9 @@ void attend(const AttentionBlock& block, float* scratch, float* sums) {
   for (std::size_t tile = first / kTilePositions * kTilePositions; tile < last;
        tile += kTilePositions) {
     const std::size_t count = std::min(kTilePositions, last - tile);
-    const std::size_t at = cache.index(sequence, block.kv_head, tile) * element_bytes(cache.type);
-    load_keys(cache, cache.keys + at, count, head_dim, keys);
-    load_values(cache, cache.values + at, count, head_dim, values);
+    const std::size_t at = cache.offset(sequence, block.kv_head, tile);
+    load_keys(cache, cache.keys + at, count, keys);
+    load_values(cache, cache.values + at, count, values);
     for (std::size_t r = 0; r < block.rows.size(); ++r) {
       const std::size_t begin = std::max(begins[r], tile);
       const std::size_t end = std::min(ends[r], tile + count);

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
 
 #include "compute/cpu/arrange.h"
 #include "compute/cpu/attention.h"
+#include "compute/cpu/kv_kernels.h"
 #include "compute/cpu/panel.h"
 #include "compute/cpu/recurrent.h"
 #include "compute/cpu/row_kernels.h"
@@ -20,7 +20,6 @@ using compute::Activation;
 using compute::Attention;
 using compute::CausalConvolution;
 using compute::DeltaRule;
-using compute::KvType;
 using compute::KvView;
 using compute::Linear;
 using compute::Projection;
@@ -104,20 +103,13 @@ class CpuOps final : public compute::Ops {
   void store_kv(std::span<const Row> rows, const float* keys, const float* values,
                 const KvView& cache) override {
     const std::size_t dim = cache.head_dim;
-    const auto store = [&](const float* from, std::byte* memory, std::size_t index) {
-      std::byte* to = memory + index * element_bytes(cache.type);
-      if (cache.type == KvType::kF32) {
-        std::memcpy(to, from, dim * sizeof(float));
-      } else {
-        row_kernels().narrow_half(from, dim, to);
-      }
-    };
     for_rows(rows.size(), cache.kv_heads * dim, [&](std::size_t r) {
       for (std::size_t h = 0; h < cache.kv_heads; ++h) {
-        const std::size_t index = cache.index(static_cast<std::size_t>(rows[r].sequence), h,
-                                              static_cast<std::size_t>(rows[r].position));
-        store(keys + (r * cache.kv_heads + h) * dim, cache.keys, index);
-        store(values + (r * cache.kv_heads + h) * dim, cache.values, index);
+        const std::size_t at = cache.offset(static_cast<std::size_t>(rows[r].sequence), h,
+                                            static_cast<std::size_t>(rows[r].position));
+        const std::size_t from = (r * cache.kv_heads + h) * dim;
+        kv_kernels().encode(cache.type, keys + from, dim, cache.keys + at);
+        kv_kernels().encode(cache.type, values + from, dim, cache.values + at);
       }
     });
   }

@@ -184,22 +184,6 @@ void add_scaled(float factor, const float* x, std::size_t count, float* y) {
   for (; i < count; ++i) y[i] += factor * x[i];
 }
 
-void narrow_half(const float* from, std::size_t count, std::byte* to) {
-  std::size_t i = 0;
-#if HWY_TARGET <= HWY_AVX2  // has the instruction; without it, the scalar conversion is as fast
-  const DF d;
-  const hn::Rebind<hwy::float16_t, DF> halves;
-  for (; i + kLanes <= count; i += kLanes) {
-    hn::StoreU(hn::DemoteTo(halves, hn::LoadU(d, from + i)), halves,
-               reinterpret_cast<hwy::float16_t*>(to) + i);
-  }
-#endif
-  for (; i < count; ++i) {
-    const std::uint16_t half = float_to_half(from[i]);
-    std::memcpy(to + i * sizeof(half), &half, sizeof(half));
-  }
-}
-
 constexpr RowKernels kRowKernels = {.rms_norm = rms_norm,
                                     .rope_halves = rope_halves,
                                     .rope_interleaved = rope_interleaved,
@@ -209,8 +193,7 @@ constexpr RowKernels kRowKernels = {.rms_norm = rms_norm,
                                     .clamped_swiglu_gate = clamped_swiglu_gate,
                                     .add = add,
                                     .add_scaled = add_scaled,
-                                    .softcap = softcap,
-                                    .narrow_half = narrow_half};
+                                    .softcap = softcap};
 
 const RowKernels* get_row_kernels() { return &kRowKernels; }
 

@@ -28,9 +28,6 @@ struct RowKernels {
 
   // x = cap · tanh(x / cap).
   void (*softcap)(float cap, std::size_t count, float* x);
-
-  // Rounds to IEEE half precision.
-  void (*narrow_half)(const float* from, std::size_t count, std::byte* to);
 };
 
 // Those of the best instruction set of this machine.

@@ -214,6 +214,9 @@ Result<AttentionShape> attention_shape(std::uint64_t rows, const compute::Attent
   }
   ESPALIER_CHECK(check("attention", "positions", longest, cache.capacity));
   ESPALIER_CHECK(check("attention", "positions of the cache", cache.capacity, kMostSize));
+  if (cache.type != compute::KvType::kF32 && cache.type != compute::KvType::kF16) {
+    return input_error("attention: the kernels for GPUs take a cache of F32 or F16 only");
+  }
   const std::uint64_t visible =
       attention.window != 0 && attention.window < longest ? attention.window : longest;
   const std::uint64_t parts = (attention.heads / attention.kv_heads + emulated::kChunkQueries - 1) /

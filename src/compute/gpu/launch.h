@@ -1,5 +1,6 @@
-// What the host decides before it launches a kernel of kernels/entry_list.h: whether the kernel takes
-// these sizes, and the grid. The same for every target. All errors are found here, none by a GPU.
+// What the host decides before it launches a kernel of kernels/entry_list.h: whether the kernel
+// takes these sizes, and the grid. The same for every target. All errors are found here, none by a
+// GPU.
 #pragma once
 
 #include <span>

@@ -2,14 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <numbers>
 #include <numeric>
 #include <utility>
 #include <vector>
 
-#include "base/half.h"
 #include "compute/delta_gates.h"
+#include "compute/kv_codec.h"
 #include "pack/exl3.h"
 
 namespace espalier::reference {
@@ -20,7 +19,6 @@ using compute::Attention;
 using compute::CausalConvolution;
 using compute::DeltaGates;
 using compute::DeltaRule;
-using compute::KvType;
 using compute::KvView;
 using compute::Linear;
 using compute::RecurrentView;
@@ -72,20 +70,6 @@ void project_rotated(std::size_t rows, const float* x, const pack::Matrix& w, fl
     float* row = products.data() + r * inner.rows;
     pack::exl3_rotate_output(w, row);
     std::copy_n(row, w.rows, y + r * w.rows);
-  }
-}
-
-float load_kv(KvType type, const std::byte* memory, std::size_t index) {
-  if (type == KvType::kF32) return load<float>(memory + index * sizeof(float));
-  return half_to_float(load<std::uint16_t>(memory + index * sizeof(std::uint16_t)));
-}
-
-void save_kv(KvType type, std::byte* memory, std::size_t index, float value) {
-  if (type == KvType::kF32) {
-    std::memcpy(memory + index * sizeof(float), &value, sizeof(float));
-  } else {
-    const std::uint16_t half = float_to_half(value);
-    std::memcpy(memory + index * sizeof(half), &half, sizeof(half));
   }
 }
 
@@ -180,6 +164,26 @@ void delta_chunk(const DeltaRule& rule, const DeltaChunk& chunk, float* s, float
 
 double capped(double x, double cap) { return cap * std::tanh(x / cap); }
 
+// One query against keys and values [positions, head_dim].
+void attend(const Attention& attention, std::size_t head, const float* query,
+            const std::vector<float>& keys, const std::vector<float>& values, float* y) {
+  const std::size_t dim = attention.head_dim;
+  std::vector<double> weights(keys.size() / dim);
+  double highest = attention.sinks.empty() ? -INFINITY : attention.sinks[head];
+  for (std::size_t p = 0; p < weights.size(); ++p) {
+    const double score = attention.scale * dot(query, &keys[p * dim], dim);
+    weights[p] = attention.softcap == 0 ? score : capped(score, attention.softcap);
+    highest = std::max(highest, weights[p]);
+  }
+  double total = attention.sinks.empty() ? 0 : std::exp(attention.sinks[head] - highest);
+  for (double& weight : weights) total += weight = std::exp(weight - highest);
+  for (std::size_t i = 0; i < dim; ++i) {
+    double sum = 0;
+    for (std::size_t p = 0; p < weights.size(); ++p) sum += weights[p] * values[p * dim + i];
+    y[i] = static_cast<float>(sum / total);
+  }
+}
+
 class ReferenceOps final : public compute::Ops {
  public:
   void embed(std::span<const Row> rows, const pack::Matrix& table, float* y) override {
@@ -234,12 +238,10 @@ class ReferenceOps final : public compute::Ops {
                 const KvView& cache) override {
     for (std::size_t r = 0; r < rows.size(); ++r) {
       for (std::size_t h = 0; h < cache.kv_heads; ++h) {
-        const std::size_t to = cache.index(rows[r].sequence, h, rows[r].position);
+        const std::size_t to = cache.offset(rows[r].sequence, h, rows[r].position);
         const std::size_t from = (r * cache.kv_heads + h) * cache.head_dim;
-        for (std::size_t i = 0; i < cache.head_dim; ++i) {
-          save_kv(cache.type, cache.keys, to + i, keys[from + i]);
-          save_kv(cache.type, cache.values, to + i, values[from + i]);
-        }
+        compute::encode_kv(cache.type, keys + from, cache.head_dim, cache.keys + to);
+        compute::encode_kv(cache.type, values + from, cache.head_dim, cache.values + to);
       }
     }
   }
@@ -248,38 +250,22 @@ class ReferenceOps final : public compute::Ops {
                  const Attention& attention, float* y) override {
     const std::size_t dim = attention.head_dim;
     const std::size_t group = attention.heads / attention.kv_heads;
-    std::vector<double> weights;
-    std::vector<double> sums(dim);
+    std::vector<float> keys;
+    std::vector<float> values;
     for (std::size_t r = 0; r < rows.size(); ++r) {
       const auto end = static_cast<std::size_t>(rows[r].position) + 1;
       const std::size_t begin =
           attention.window != 0 && end > attention.window ? end - attention.window : 0;
+      keys.resize((end - begin) * dim);
+      values.resize((end - begin) * dim);
       for (std::size_t h = 0; h < attention.heads; ++h) {
-        const float* query = queries + (r * attention.heads + h) * dim;
-        const std::size_t past = cache.index(rows[r].sequence, h / group, 0);
-        weights.assign(end - begin, 0);
-        double highest = attention.sinks.empty() ? -INFINITY : attention.sinks[h];
-        for (std::size_t p = begin; p < end; ++p) {
-          double score = 0;
-          for (std::size_t i = 0; i < dim; ++i) {
-            score +=
-                static_cast<double>(query[i]) * load_kv(cache.type, cache.keys, past + p * dim + i);
-          }
-          score *= attention.scale;
-          weights[p - begin] = attention.softcap == 0 ? score : capped(score, attention.softcap);
-          highest = std::max(highest, weights[p - begin]);
+        for (std::size_t p = begin; h % group == 0 && p < end; ++p) {
+          const std::size_t at = cache.offset(rows[r].sequence, h / group, p);
+          compute::decode_kv(cache.type, cache.keys + at, dim, keys.data() + (p - begin) * dim);
+          compute::decode_kv(cache.type, cache.values + at, dim, values.data() + (p - begin) * dim);
         }
-        double total = attention.sinks.empty() ? 0 : std::exp(attention.sinks[h] - highest);
-        for (double& weight : weights) total += weight = std::exp(weight - highest);
-        std::fill(sums.begin(), sums.end(), 0);
-        for (std::size_t p = begin; p < end; ++p) {
-          for (std::size_t i = 0; i < dim; ++i) {
-            sums[i] += weights[p - begin] * load_kv(cache.type, cache.values, past + p * dim + i);
-          }
-        }
-        for (std::size_t i = 0; i < dim; ++i) {
-          y[(r * attention.heads + h) * dim + i] = static_cast<float>(sums[i] / total);
-        }
+        const std::size_t at = (r * attention.heads + h) * dim;
+        attend(attention, h, queries + at, keys, values, y + at);
       }
     }
   }

@@ -27,7 +27,7 @@ using cuda::Stream;
 constexpr std::uint8_t kPoison = 0xa5;
 constexpr std::size_t kLaunches = 64;      // of a graph, at least: one event for many
 constexpr std::size_t kMostCopies = 4096;  // of small arrays
-constexpr std::uint64_t kMostValues = std::uint64_t{1} << 36;
+constexpr std::uint64_t kMostValues = std::uint64_t{1} << 34;
 
 struct Bench {
   const GpuBenchOptions& options;
@@ -289,7 +289,7 @@ Status check_values(const Shape& shape, std::uint64_t rows) {
   std::uint64_t values = rows;
   for (const std::uint64_t size : shape) {
     if (size != 0 && values > kMostValues / size) {
-      return input_error("--shape and --rows: expected at most 2^36 values in all");
+      return input_error("--shape and --rows: expected at most 2^34 values in all");
     }
     values *= size;
   }

@@ -271,8 +271,8 @@ Result<SmallOperator> attention(const Request& request) {
   const RowList list(request.rows, positions - 1);
   const std::uint64_t elements = request.rows * attention.kv_heads * positions * attention.head_dim;
   const auto queries = normals(request.rows * attention.heads * attention.head_dim, 1);
-  Array keys = {cache_numbers(type, elements, 2), elements * element_bytes(type)};
-  Array values = {cache_numbers(type, elements, 3), elements * element_bytes(type)};
+  Array keys = {cache_numbers(type, elements, 2), compute::kv_row_bytes(type, elements)};
+  Array values = {cache_numbers(type, elements, 3), compute::kv_row_bytes(type, elements)};
   SmallOperator op = {.kernel = std::string(shape.chunk_kernel),
                       .result = 6,
                       .allowed = 1e-5,

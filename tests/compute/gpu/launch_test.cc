@@ -53,6 +53,12 @@ TEST(GpuLaunch, RowsAndElements) {
   EXPECT_EQ(error(route_grid(1, 4, 8)), "route: found 8 experts a row, expected 1 to 4");
   EXPECT_EQ(error(rope_grid(1, 1, 8, {.frequencies = std::vector<double>(5)})),
             "rope: found 5 pairs, expected 1 to 4");
+  EXPECT_EQ(error(rope_grid(1, 70000, 8, {.frequencies = std::vector<double>(4)})),
+            "rope: found 70000 heads, expected 1 to 65536");
+  EXPECT_EQ(error(element_grid("gate", std::uint64_t{1} << 60)),
+            "gate: found 1152921504606846976 elements, expected 1 to 2147483647");
+  EXPECT_EQ(error(top_k_grid(1, 10, 0)), "top_k: found 0 places to fill, expected 1 to 10");
+  EXPECT_EQ(error(route_grid(0, 4, 2)), "route: found 0 rows, expected 1 to 2147483647");
   EXPECT_EQ(error(exl3_rotate_grid(0, 128)), "exl3_rotate: found 0 rows, expected 1 to 65535");
 }
 

@@ -1,5 +1,5 @@
-// The operators around products on a GPU, emulated or (cuda/kernels_test.cc) real, against the reference
-// backend, at sizes that fill no block.
+// The operators around products on a GPU, emulated or (cuda/kernels_test.cc) real, against the
+// reference backend, at sizes that fill no block.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -285,7 +285,7 @@ class GpuAttention : public GpuOperators {
 
   // The cache of random keys and values.
   static std::vector<std::byte> random_cache(compute::KvType type, std::size_t count) {
-    std::vector<std::byte> bytes(count * compute::element_bytes(type));
+    std::vector<std::byte> bytes(compute::kv_row_bytes(type, count));
     const auto values = normals(count);
     for (std::size_t i = 0; i < count; ++i) {
       const std::uint16_t half = espalier::float_to_half(values[i]);

@@ -19,8 +19,8 @@
 //
 //   ESPALIER_DEVICE void name(Thread at, Arguments<NameArguments> args, BlockMemory<NameMemory> m)
 //
-// and has one line in kernels/entry_list.h. There is no double, no recursion, no lambda, no pointer or
-// reference but these, and nothing of the standard library but integers of fixed size. Elements
+// and has one line in kernels/entry_list.h. There is no double, no recursion, no lambda, no pointer
+// or reference but these, and nothing of the standard library but integers of fixed size. Elements
 // of Global, Shared and SharedArray are numbers. Kernels name the type of what they read (never
 // `auto`), because the emulated words are classes that check each access.
 #pragma once

@@ -4,8 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
 #include <random>
 
+#include "base/mapped_file.h"
 #include "compute/gpu/cuda/device.h"
 #include "compute/gpu/cuda/project.h"
 #include "compute/reference/reference.h"
@@ -93,6 +97,26 @@ TEST_F(CudaPlumbing, UploadsWhatDoesNotFillPieces) {
   }
 }
 
+TEST_F(CudaPlumbing, UploadsStraightFromMappedFiles) {
+  const auto content = bytes(100001);
+  const std::string path = testing::TempDir() + "espalier_mapped";
+  std::ofstream(path, std::ios::binary)
+      .write(reinterpret_cast<const char*>(content.data()), std::ssize(content));
+  auto uploader = Uploader::create(4096);
+  ASSERT_TRUE(uploader) << error(uploader);
+  const DeviceMemory memory = *DeviceMemory::allocate(content.size(), "the file");
+  {
+    const auto file = MappedFile::open(path);
+    ASSERT_TRUE(file) << error(file);
+    ASSERT_TRUE(uploader->upload(file->bytes(), memory.at<void>()));
+  }  // and the file is mapped no more
+  std::remove(path.c_str());
+  ASSERT_TRUE(uploader->finish());
+  std::vector<std::byte> back(content.size());
+  ASSERT_TRUE(copy_to_host(*stream_, memory.at<void>(), back));
+  EXPECT_EQ(back, content);
+}
+
 TEST_F(CudaPlumbing, SaysHowMuchMemoryThereIsWhereItIsTooLittle) {
   const auto memory = DeviceMemory::allocate(std::size_t{1} << 50, "the weights");
   EXPECT_THAT(error(memory), testing::ContainsRegex(
@@ -165,6 +189,22 @@ TEST_F(CudaPlumbing, EventsTellTheTimeBetweenThem) {
   const auto seconds = Event::seconds_between(begin, end);
   ASSERT_TRUE(seconds) << error(seconds);
   EXPECT_GT(*seconds, 0);
+}
+
+// After such a fault a process can use CUDA no more, and so it is another one.
+TEST(CudaDeathTest, FaultsOfKernelsAreErrorsOfTheStream) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto fault = [] {
+    ASSERT_TRUE(use_device(0));
+    Stream stream = *Stream::create();
+    const UnaryArguments args = {.x = nullptr, .y = nullptr, .count = 1};
+    ASSERT_TRUE(enqueue(stream, **find_kernel("add"), {1, 1, 32}, args));
+    std::cerr << error(stream.wait());
+    std::_Exit(3);
+  };
+  EXPECT_EXIT(fault(), testing::ExitedWithCode(3),
+              "^waiting for the GPU's work: CUDA says: an illegal memory access was encountered "
+              "\\(cudaErrorIllegalAddress\\)");
 }
 
 // A packed matrix, uploaded in small pieces, times rows, against the definition of the product.
