@@ -16,12 +16,13 @@ export CCACHE_BASEDIR ?= $(CURDIR)
 endif
 
 export PROMPT FUZZ_SECONDS
-.PHONY: help setup build run test asan fuzz lint format clean
+.PHONY: help setup build run test test-arm asan fuzz lint format clean
 
 help:
 	@echo "make build   the release binary, $(espalier)"
 	@echo "make run     generate text: PROMPT=\"...\", MODEL=path (default: a small model, fetched once)"
 	@echo "make test    every test"
+	@echo "make test-arm   the CPU kernels' tests for ARM, run by QEMU"
 	@echo "make asan    every test under AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make fuzz    each fuzzer for FUZZ_SECONDS=$(FUZZ_SECONDS)"
 	@echo "make lint    style and static checks; make format repairs the style"
@@ -46,6 +47,10 @@ test: setup
 	@scripts/fetch-model
 	@scripts/fetch-model gemma3-270m
 	ctest --test-dir build/release --parallel $(jobs) --output-on-failure --no-tests=error
+
+test-arm:
+	@$(SETUP) arm
+	scripts/test-aarch64
 
 # Without the published models: minutes of arithmetic, ten times as many here.
 asan: setup

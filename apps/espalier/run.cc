@@ -124,6 +124,7 @@ Status run_model(RunOptions options) {
   ESPALIER_TRY(run::KvCache cache,
                run::KvCache::create(info, 1, context, cache_type(options.backend)));
   const std::unique_ptr<compute::Ops> ops = make_backend(options.backend, loaded);
+  if (interrupt_pending()) return work_error("interrupted while the weights were prepared");
   const run::Session session{*loaded.model, *ops, cache};
   if (!chat) {
     if (!options.raw) {

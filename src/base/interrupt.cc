@@ -35,6 +35,8 @@ const std::atomic<bool>& interrupted() {
   return flag;
 }
 
+bool interrupt_pending() { return flag; }
+
 bool asked_to_end() { return end; }
 
 void clear_interrupt() {

@@ -9,6 +9,9 @@ namespace espalier {
 // call installs the handlers; a second Ctrl+C ends the process at once.
 [[nodiscard]] const std::atomic<bool>& interrupted();
 
+// The same without installing anything: false where no part of the program looks for Ctrl+C.
+[[nodiscard]] bool interrupt_pending();
+
 // Whether the process was asked to end, and not only to stop what it does.
 [[nodiscard]] bool asked_to_end();
 

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "base/interrupt.h"
 #include "base/progress.h"
 #include "model/attention_block.h"
 #include "model/delta_net_block.h"
@@ -124,6 +125,7 @@ void Decoder::prepare(Ops& ops) {
     std::visit([&](auto& mixer) { mixer.prepare(ops); }, layers_[l].mixer);
     std::visit([&](auto& mlp) { mlp.prepare(ops); }, layers_[l].mlp);
     progress.update(l + 1);
+    if (interrupt_pending()) return;
   }
   ops.prepare(head_);
 }

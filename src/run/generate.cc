@@ -22,13 +22,18 @@ std::string_view stop_reason_name(StopReason reason) {
 
 void forward_sequence(const Session& session, std::span<const TokenId> tokens, std::size_t first,
                       Wanted wanted, float* logits) {
-  std::vector<compute::Row> rows(tokens.size());
-  std::vector<std::size_t> wanted_rows;
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
+  compute::Workspace& workspace = session.ops.workspace();
+  const compute::Workspace::Frame frame(workspace);
+  const std::size_t count = tokens.size();
+  auto* rows = workspace.take<compute::Row>(count);
+  auto* wanted_rows = workspace.take<std::size_t>(count);
+  for (std::size_t i = 0; i < count; ++i) {
     rows[i] = {.token = tokens[i], .sequence = 0, .position = static_cast<std::int32_t>(first + i)};
-    if (wanted == Wanted::kAllLogits || i + 1 == tokens.size()) wanted_rows.push_back(i);
+    wanted_rows[i] = i;
   }
-  session.model.forward(session.ops, rows, session.cache.layers(), wanted_rows, logits);
+  const std::size_t skipped = wanted == Wanted::kAllLogits ? 0 : count - 1;
+  session.model.forward(session.ops, {rows, count}, session.cache.layers(),
+                        {wanted_rows + skipped, count - skipped}, logits);
 }
 
 Status check_tokens(const model::ModelInfo& model, std::span<const TokenId> tokens,

@@ -35,6 +35,7 @@ std::int32_t Sampler::sample(std::span<const float> logits, std::span<const std:
   }
   while (kept > 1 && weight(candidates_[kept - 1], 1) < options_.min_p) --kept;
 
+  weights_.reserve(candidates_.size());  // so that later tokens need no more
   weights_.resize(kept);
   double total = 0;
   for (std::size_t i = 0; i < kept; ++i) {

@@ -445,27 +445,42 @@ HWY_INLINE void multiply_sums(const std::uint16_t* sums, const Exl3Group* x, std
   const DU16 d;
   const DF df;
   constexpr std::size_t kTileVectors = kSums * kPatterns;
-  for (std::size_t s = 0; s < kSums; ++s) {
-    VI dots[kRows];
+  // Sums that share the loads of activations, as registers allow.
+  constexpr std::size_t kTogether = HWY_TARGET <= HWY_AVX3_DL ? 4 : 2;
+  for (std::size_t first = 0; first < kSums; first += kTogether) {
+    VI dots[kRows][kTogether];
     ESPALIER_UNROLL
-    for (std::size_t r = 0; r < kRows; ++r) dots[r] = load_offsets(x[r * x_stride].offsets);
-    ESPALIER_UNROLL
+    for (std::size_t r = 0; r < kRows; ++r) {
+      ESPALIER_UNROLL
+      for (VI& dot : dots[r]) dot = load_offsets(x[r * x_stride].offsets);
+    }
     for (std::size_t i = 0; i < kTiles * kPatterns; ++i) {
-      const std::size_t vector = i / kPatterns * kTileVectors + s * kPatterns + i % kPatterns;
-      const VU16 weights = hn::Load(d, sums + vector * hn::Lanes(d));
+      const std::size_t vector = i / kPatterns * kTileVectors + first * kPatterns + i % kPatterns;
+      VU16 weights[kTogether];
+      ESPALIER_UNROLL
+      for (std::size_t s = 0; s < kTogether; ++s) {
+        weights[s] = hn::Load(d, sums + (vector + s * kPatterns) * hn::Lanes(d));
+      }
       ESPALIER_UNROLL
       for (std::size_t r = 0; r < kRows; ++r) {
-        dots[r] = dot_pairs(dots[r], weights, load_pattern(x[r * x_stride].codes + i * kPattern));
+        const VU16 inputs = load_pattern(x[r * x_stride].codes + i * kPattern);
+        ESPALIER_UNROLL
+        for (std::size_t s = 0; s < kTogether; ++s) {
+          dots[r][s] = dot_pairs(dots[r][s], weights[s], inputs);
+        }
       }
     }
     ESPALIER_UNROLL
     for (std::size_t r = 0; r < kRows; ++r) {
       const Exl3Group& group = x[r * x_stride];
-      float* total = totals + r * kTotals + s * kLanes;
-      VF sum = hn::Load(df, total);
-      sum = hn::MulAdd(hn::ConvertTo(df, dots[r]), hn::Set(df, slope * group.scale), sum);
-      sum = hn::Add(sum, hn::Set(df, base * group.sum / kPairs));
-      hn::Store(sum, df, total);
+      ESPALIER_UNROLL
+      for (std::size_t s = 0; s < kTogether; ++s) {
+        float* total = totals + r * kTotals + (first + s) * kLanes;
+        VF sum = hn::Load(df, total);
+        sum = hn::MulAdd(hn::ConvertTo(df, dots[r][s]), hn::Set(df, slope * group.scale), sum);
+        sum = hn::Add(sum, hn::Set(df, base * group.sum / kPairs));
+        hn::Store(sum, df, total);
+      }
     }
   }
 }
