@@ -595,8 +595,7 @@ __device__ inline void multiply(int (&sums)[4], std::uint32_t a0, std::uint32_t 
 
 // A warp takes two pairs of tiles where its registers hold their bits and sums.
 template <int kDoubleBits, int kFragments>
-using FewRows = Division<(kDoubleBits * kFragments > 16 || kDoubleBits > 12 ? 1 : 2), 1,
-                         kSliceQuads, kFragments>;
+using FewRows = Division<(kFragments > 1 || kDoubleBits > 12 ? 1 : 2), 1, kSliceQuads, kFragments>;
 template <int kFragments>
 constexpr int kFewRowsOperand = kFragments* kSliceQuads* kFragmentWords * 16;
 
@@ -764,11 +763,11 @@ __global__ void __launch_bounds__(kWarps * 32, 1) exl3_mul1_many_rows(const Argu
   let_the_next_kernel_start();
   wait_for_the_kernel_before();
 
-  // A descriptor of the operand: where, and how far its core matrices lie apart along the inputs
-  // and the columns, all in 16 bytes.
-  const std::uint64_t descriptor =
-      static_cast<std::uint64_t>(__cvta_generic_to_shared(memory)) >> 4 |
-      static_cast<std::uint64_t>(Operand::kInputBytes / 16) << 16 | std::uint64_t{128 / 16} << 32;
+  // A descriptor of the operand: in its upper word how far core matrices lie apart along the
+  // columns, in the lower one how far along the inputs, and where; all in 16 bytes.
+  constexpr std::uint64_t kColumns = std::uint64_t{128 / 16} << 32;
+  const std::uint32_t where = static_cast<std::uint32_t>(__cvta_generic_to_shared(memory)) >> 4 |
+                              static_cast<std::uint32_t>(Operand::kInputBytes / 16) << 16;
   int acc[2][kFragments][4] = {};
   int loaded = -1;
   while (at.left > 0) {
@@ -783,13 +782,15 @@ __global__ void __launch_bounds__(kWarps * 32, 1) exl3_mul1_many_rows(const Argu
     run_share<kDoubleBits, D>(
         at, fetcher, tiles, acc, sums, [&](TilePair<kDoubleBits>(&now)[1], int quad) {
           now[0].find_start(lane);
+          // Taken from lane 0, which tells the compiler that it is the same in all.
+          const std::uint32_t at_quad = __shfl_sync(~0u, where + Operand::at(quad, 0) / 16, 0);
 #pragma unroll
           for (int eight = 0; eight < 4; ++eight) {
             std::uint32_t w[2][8];
 #pragma unroll
             for (int i = 0; i < 16; ++i) w[i / 8][i % 8] = now[0].product(i / 8, eight * 8 + i % 8);
-            const std::uint64_t low = descriptor + Operand::at(quad, 2 * eight) / 16;
-            const std::uint64_t high = descriptor + Operand::at(quad, 2 * eight + 8) / 16;
+            const std::uint64_t low = kColumns | (at_quad + Operand::at(0, 2 * eight) / 16);
+            const std::uint64_t high = kColumns | (at_quad + Operand::at(0, 2 * eight + 8) / 16);
             begin_wgmma();
 #pragma unroll
             for (int j = 0; j < 2; ++j) {

@@ -60,8 +60,7 @@ Status DeviceMatrix::arrange(Stream& stream) {
   if (arranged_ || !takes_exl3_mul1(*this)) return {};
   ESPALIER_TRY(const DeviceMemory copy, DeviceMemory::allocate(data_bytes_, "weights in order"));
   const Exl3Layer layer = exl3_layer(*this);
-  ESPALIER_CHECK(
-      exl3_mul1_arrange(layer, layer.weights, copy.at<std::uint32_t>(), stream.get()));
+  ESPALIER_CHECK(exl3_mul1_arrange(layer, layer.weights, copy.at<std::uint32_t>(), stream.get()));
   // The data comes first in the memory.
   ESPALIER_CHECK(copy_on_device(stream, copy.at<std::byte>(), data_bytes_, memory_.at<void>()));
   ESPALIER_CHECK(stream.wait());
