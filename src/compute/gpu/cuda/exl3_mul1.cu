@@ -619,8 +619,32 @@ __global__ void __launch_bounds__(kWarps * 32, 1) exl3_mul1_few_rows(const Argum
   let_the_next_kernel_start();
   wait_for_the_kernel_before();
 
-  int loaded = -1;
   int acc[D::kWarpPairs * 2][kFragments][4] = {};
+  const auto multiply_item = [&](TilePair<kDoubleBits>(&now)[D::kWarpPairs], int quad) {
+    const uint4* b = operand + quad * kFragmentWords + lane;
+#pragma unroll
+    for (int j = 0; j < D::kWarpPairs; ++j) now[j].find_start(lane);
+#pragma unroll
+    for (int eight = 0; eight < 4; ++eight) {
+      uint4 x[kFragments];
+#pragma unroll
+      for (int f = 0; f < kFragments; ++f) {
+        x[f] = b[f * (kSliceQuads * kFragmentWords) + eight * 32];
+      }
+#pragma unroll
+      for (int j = 0; j < D::kWarpPairs * 2; ++j) {
+        std::uint32_t w[8];
+#pragma unroll
+        for (int i = 0; i < 8; ++i) w[i] = now[j / 2].product(j % 2, eight * 8 + i);
+#pragma unroll
+        for (int f = 0; f < kFragments; ++f) {
+          multiply(acc[j][f], w[0], w[4], w[1], w[5], x[f].x, x[f].y);
+          multiply(acc[j][f], w[2], w[6], w[3], w[7], x[f].z, x[f].w);
+        }
+      }
+    }
+  };
+  int loaded = -1;
   while (at.left > 0) {
     if (at.chunk != loaded) {
       if (threadIdx.x < D::kMostRows) rows[threadIdx.x] = {};
@@ -628,32 +652,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1) exl3_mul1_few_rows(const Argum
       prepare<kFragments>(operand, rows, args, at.chunk);
       loaded = at.chunk;
     }
-    run_share<kDoubleBits, D>(at, fetcher, tiles, acc, sums,
-                              [&](TilePair<kDoubleBits>(&now)[D::kWarpPairs], int quad) {
-                                const uint4* b = operand + quad * kFragmentWords + lane;
-#pragma unroll
-                                for (int j = 0; j < D::kWarpPairs; ++j) now[j].find_start(lane);
-#pragma unroll
-                                for (int eight = 0; eight < 4; ++eight) {
-                                  uint4 x[kFragments];
-#pragma unroll
-                                  for (int f = 0; f < kFragments; ++f) {
-                                    x[f] = b[f * (kSliceQuads * kFragmentWords) + eight * 32];
-                                  }
-#pragma unroll
-                                  for (int j = 0; j < D::kWarpPairs * 2; ++j) {
-                                    std::uint32_t w[8];
-#pragma unroll
-                                    for (int i = 0; i < 8; ++i)
-                                      w[i] = now[j / 2].product(j % 2, eight * 8 + i);
-#pragma unroll
-                                    for (int f = 0; f < kFragments; ++f) {
-                                      multiply(acc[j][f], w[0], w[4], w[1], w[5], x[f].x, x[f].y);
-                                      multiply(acc[j][f], w[2], w[6], w[3], w[7], x[f].z, x[f].w);
-                                    }
-                                  }
-                                }
-                              });
+    run_share<kDoubleBits, D>(at, fetcher, tiles, acc, sums, multiply_item);
     __syncthreads();
     write_round<D>(sums, rows, args, at);
     at.next_round();
@@ -769,6 +768,30 @@ __global__ void __launch_bounds__(kWarps * 32, 1) exl3_mul1_many_rows(const Argu
   const std::uint32_t where = static_cast<std::uint32_t>(__cvta_generic_to_shared(memory)) >> 4 |
                               static_cast<std::uint32_t>(Operand::kInputBytes / 16) << 16;
   int acc[2][kFragments][4] = {};
+  const auto multiply_item = [&](TilePair<kDoubleBits>(&now)[1], int quad) {
+    now[0].find_start(lane);
+    // Taken from lane 0, which tells the compiler that it is the same in all.
+    const std::uint32_t at_quad = __shfl_sync(~0u, where + Operand::at(quad, 0) / 16, 0);
+#pragma unroll
+    for (int eight = 0; eight < 4; ++eight) {
+      std::uint32_t w[2][8];
+#pragma unroll
+      for (int i = 0; i < 16; ++i) w[i / 8][i % 8] = now[0].product(i / 8, eight * 8 + i % 8);
+      const std::uint64_t low = kColumns | (at_quad + Operand::at(0, 2 * eight) / 16);
+      const std::uint64_t high = kColumns | (at_quad + Operand::at(0, 2 * eight + 8) / 16);
+      begin_wgmma();
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        wgmma(acc[j], w[j][0], w[j][4], w[j][1], w[j][5], low);
+        wgmma(acc[j], w[j][2], w[j][6], w[j][3], w[j][7], high);
+      }
+      if (eight == 3) {
+        end_wgmma<0>();
+      } else {
+        end_wgmma<1>();
+      }
+    }
+  };
   int loaded = -1;
   while (at.left > 0) {
     if (at.chunk != loaded) {
@@ -779,31 +802,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1) exl3_mul1_many_rows(const Argu
       __syncthreads();
       loaded = at.chunk;
     }
-    run_share<kDoubleBits, D>(
-        at, fetcher, tiles, acc, sums, [&](TilePair<kDoubleBits>(&now)[1], int quad) {
-          now[0].find_start(lane);
-          // Taken from lane 0, which tells the compiler that it is the same in all.
-          const std::uint32_t at_quad = __shfl_sync(~0u, where + Operand::at(quad, 0) / 16, 0);
-#pragma unroll
-          for (int eight = 0; eight < 4; ++eight) {
-            std::uint32_t w[2][8];
-#pragma unroll
-            for (int i = 0; i < 16; ++i) w[i / 8][i % 8] = now[0].product(i / 8, eight * 8 + i % 8);
-            const std::uint64_t low = kColumns | (at_quad + Operand::at(0, 2 * eight) / 16);
-            const std::uint64_t high = kColumns | (at_quad + Operand::at(0, 2 * eight + 8) / 16);
-            begin_wgmma();
-#pragma unroll
-            for (int j = 0; j < 2; ++j) {
-              wgmma(acc[j], w[j][0], w[j][4], w[j][1], w[j][5], low);
-              wgmma(acc[j], w[j][2], w[j][6], w[j][3], w[j][7], high);
-            }
-            if (eight == 3) {
-              end_wgmma<0>();
-            } else {
-              end_wgmma<1>();
-            }
-          }
-        });
+    run_share<kDoubleBits, D>(at, fetcher, tiles, acc, sums, multiply_item);
     __syncthreads();
     write_round<D>(sums, rows, args, at);
     at.next_round();
@@ -926,6 +925,14 @@ Status launch(Kernel kernel, dim3 blocks, int threads, int shared_bytes, const D
   return check(cudaLaunchKernelEx(&config, kernel, args), "exl3_mul1");
 }
 
+// The kernel for a number of rows, or null where the GPU lacks its instructions or shared memory.
+const Variant* variant_for(const Exl3Layer& layer, std::uint32_t rows, const Device& device) {
+  const int index = rows <= 4 ? 0 : rows <= kFewRows ? 1 : 2;
+  const Variant& variant = kRates[layer.double_bits][index];
+  const bool runs = variant.shared_bytes <= device.shared_bytes && (index < 2 || device.major == 9);
+  return runs ? &variant : nullptr;
+}
+
 }  // namespace
 
 Status check_exl3_mul1(const Exl3Layer& layer) {
@@ -968,19 +975,19 @@ Status exl3_mul1(const Exl3Layer& layer, const float* x, std::uint32_t rows, flo
   }
   Device device;
   ESPALIER_CHECK(query(device));
-  if (rows > kFewRows && device.major != 9) {
-    // Only Hopper has wgmma. A row's bits are the same.
-    for (std::uint32_t row = 0; row < rows; row += kFewRows) {
+  const Variant* variant = variant_for(layer, rows, device);
+  if (variant == nullptr) {  // but with fewer rows at once, where a row's bits are the same
+    const std::uint32_t at_once = variant_for(layer, kFewRows, device) != nullptr ? kFewRows : 4;
+    if (rows <= at_once) {
+      return work_error("exl3_mul1: this GPU's blocks have too little shared memory, {} bytes",
+                        device.shared_bytes);
+    }
+    for (std::uint32_t row = 0; row < rows; row += at_once) {
       ESPALIER_CHECK(exl3_mul1(layer, x + std::size_t{row} * layer.inputs,
-                               std::min(kFewRows, rows - row), y + std::size_t{row} * layer.outputs,
+                               std::min(at_once, rows - row), y + std::size_t{row} * layer.outputs,
                                workspace, stream));
     }
     return {};
-  }
-  const Variant& variant = kRates[layer.double_bits][rows <= 4 ? 0 : rows <= kFewRows ? 1 : 2];
-  if (variant.shared_bytes > device.shared_bytes) {
-    return work_error("exl3_mul1: needs {} bytes of shared memory, this GPU's blocks have {}",
-                      variant.shared_bytes, device.shared_bytes);
   }
   const Workspace at = workspace_of(layer, rows);
   auto* base = static_cast<std::uint8_t*>(workspace);
@@ -1001,14 +1008,14 @@ Status exl3_mul1(const Exl3Layer& layer, const float* x, std::uint32_t rows, flo
   args.padded_inputs = static_cast<int>(layer.padded_inputs);
   args.padded_outputs = static_cast<int>(layer.padded_outputs);
   ESPALIER_CHECK(
-      check(cudaFuncSetAttribute(variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 variant.shared_bytes),
+      check(cudaFuncSetAttribute(variant->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 variant->shared_bytes),
             "exl3_mul1: asking for shared memory"));
   if (rows > kFewRows) {
     ESPALIER_CHECK(launch(exl3_mul1_prepare, dim3(slices_of(layer), rows), kPrepareThreads, 0,
                           device, stream, args));
   }
-  return launch(variant.kernel, dim3(device.blocks), kWarps * 32, variant.shared_bytes, device,
+  return launch(variant->kernel, dim3(device.blocks), kWarps * 32, variant->shared_bytes, device,
                 stream, args);
 }
 

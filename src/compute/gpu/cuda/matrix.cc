@@ -70,7 +70,7 @@ Status DeviceMatrix::arrange(Stream& stream) {
 
 bool takes_exl3_mul1(const DeviceMatrix& matrix) {
   return matrix.format().name.starts_with("EXL3-MUL1-") && matrix.input_scale() != nullptr &&
-         check_exl3_mul1(exl3_layer(matrix)).operator bool();
+         static_cast<bool>(check_exl3_mul1(exl3_layer(matrix)));
 }
 
 Exl3Layer exl3_layer(const DeviceMatrix& matrix) {
