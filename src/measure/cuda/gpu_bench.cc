@@ -196,10 +196,6 @@ Result<Products> make_products(Bench& bench, const std::string& format_name, con
   for (std::size_t copy = 0; copy < copies; ++copy) {
     ESPALIER_TRY(DeviceMatrix device,
                  DeviceMatrix::upload(bench.uploader, matrix, "a copy of the weights"));
-    ESPALIER_CHECK(bench.uploader.finish());
-    ESPALIER_TRY(const cuda::ProjectKernel* const kernel,
-                 cuda::choose_project_kernel(device, most_rows, bench.options.kernel));
-    if (kernel->arranges) ESPALIER_CHECK(device.arrange(bench.stream));
     products.matrices.push_back(std::move(device));
   }
   std::mt19937 random(4);
@@ -209,6 +205,12 @@ Result<Products> make_products(Bench& bench, const std::string& format_name, con
   ESPALIER_TRY(products.x, DeviceMemory::allocate(x.size() * sizeof(float), "activations"));
   ESPALIER_CHECK(bench.uploader.upload(std::as_bytes(std::span(x)), products.x.at<void>()));
   ESPALIER_CHECK(bench.uploader.finish());
+  ESPALIER_TRY(
+      const cuda::ProjectKernel* const kernel,
+      cuda::choose_project_kernel(products.matrices.front(), most_rows, bench.options.kernel));
+  if (kernel->arranges) {
+    for (DeviceMatrix& device : products.matrices) ESPALIER_CHECK(device.arrange(bench.stream));
+  }
   if (bench.options.check) products.expected = oracle(bench.pool, matrix, x, most_rows);
   return products;
 }

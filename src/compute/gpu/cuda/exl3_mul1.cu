@@ -52,7 +52,7 @@ constexpr int kGroup = 128;            // outputs that are rotated together
 struct RowSlice {
   std::uint32_t most;  // the bits of the largest magnitude
   int high, low;       // the sums of the planes
-  int unused;
+  int padding;         // to 16 bytes
 };
 
 struct Arguments {
@@ -63,7 +63,7 @@ struct Arguments {
   const float* x;
   float* y;
   std::uint32_t* arrived;  // [groups]: units of work done; zero between calls
-  float* partial;          // [chunks, rows, padded_outputs]
+  float* partial;          // [slices, rows, padded_outputs]
   RowSlice* row_slices;    // of more than 8 rows, [slices, rows]
   std::int16_t* codes;     // the same, [slices, rows, kSlice]
   int rows, inputs, outputs, padded_inputs, padded_outputs;
@@ -257,16 +257,14 @@ struct TilePair {
   }
 };
 
-// How the work is divided. A chunk is the inputs whose operand is in shared memory together; a unit
-// is some pairs of tiles along the outputs over a whole chunk. A block has a contiguous run of
-// units (chunk by chunk), which it does in rounds of units of one chunk. The items of a round, each
-// a unit in one quad, are dealt to teams of warps in contiguous shares, and the teams' sums meet in
-// shared memory.
-template <int kUnitPairs_, int kTeamWarps_, int kChunkQuads_, int kFragments_>
+// How the work is divided. A unit is some pairs of tiles along the outputs over a whole slice. A
+// block has a contiguous run of units (slice by slice), which it does in rounds of units of one
+// slice, whose operand is in shared memory. The items of a round, each a unit in one quad, are
+// dealt to teams of warps in contiguous shares, and the teams' sums meet in shared memory.
+template <int kUnitPairs_, int kTeamWarps_, int kFragments_>
 struct Division {
   static constexpr int kUnitPairs = kUnitPairs_;
   static constexpr int kTeamWarps = kTeamWarps_;  // each with the same number of pairs
-  static constexpr int kChunkQuads = kChunkQuads_;
   static constexpr int kFragments = kFragments_;
   static constexpr int kTeams = kWarps / kTeamWarps;
   static constexpr int kWarpPairs = kUnitPairs / kTeamWarps;
@@ -282,22 +280,22 @@ struct Division {
 // A team's place in the block's run.
 template <typename D>
 struct Cursor {
-  int chunk_units, total_quads, team;
-  int chunk, unit, left;        // of the block
+  int slice_units, total_quads, team;
+  int slice, unit, left;        // of the block
   int units, quads, item, end;  // of the round; of the team's share
 
   __device__ Cursor(const Arguments& args, int first, int last) {
-    chunk_units = args.padded_outputs / D::kUnitOutputs;
+    slice_units = args.padded_outputs / D::kUnitOutputs;
     total_quads = args.padded_inputs / 64;
     team = threadIdx.x / (32 * D::kTeamWarps);
-    chunk = first / chunk_units;
-    unit = first % chunk_units;
+    slice = first / slice_units;
+    unit = first % slice_units;
     left = last - first;
     if (left > 0) start_round();
   }
   __device__ void start_round() {
-    units = min(D::kRoundUnits, min(left, chunk_units - unit));
-    quads = min(D::kChunkQuads, total_quads - chunk * D::kChunkQuads);
+    units = min(D::kRoundUnits, min(left, slice_units - unit));
+    quads = min(kSliceQuads, total_quads - slice * kSliceQuads);
     const int items = units * quads;
     item = items * team / D::kTeams;
     end = items * (team + 1) / D::kTeams;
@@ -305,14 +303,14 @@ struct Cursor {
   __device__ void next_round() {
     left -= units;
     unit += units;
-    if (unit == chunk_units) {
+    if (unit == slice_units) {
       unit = 0;
-      ++chunk;
+      ++slice;
     }
     if (left > 0) start_round();
   }
   __device__ int item_unit() const {
-    return quads == D::kChunkQuads ? item / D::kChunkQuads : item / quads;
+    return quads == kSliceQuads ? item / kSliceQuads : item / quads;
   }
 };
 
@@ -345,7 +343,7 @@ struct Fetcher {
     // Pairs of tiles lie in twos, quad by quad.
     const int pair = (at.unit + unit) * D::kUnitPairs + team_warp<D>() * D::kWarpPairs;
     const std::size_t two =
-        static_cast<std::size_t>(pair / 2) * at.total_quads + at.chunk * D::kChunkQuads + quad;
+        static_cast<std::size_t>(pair / 2) * at.total_quads + at.slice * kSliceQuads + quad;
     from = weights + (two * 2 + pair % 2) * kPairWords;
   }
   __device__ void fetch(TilePair<kDoubleBits> (&to)[D::kWarpPairs]) {
@@ -398,7 +396,7 @@ __device__ inline void run_share(const Cursor<D>& at, Fetcher<kDoubleBits, D>& f
 }
 
 // The sums of a round, [units, tiles, fragments, 4, 32] as the tensor cores leave them, to floats
-// of this chunk. Clears them.
+// of this slice. Clears them.
 template <typename D>
 __device__ inline void write_round(int* sums, const RowSlice* rows, const Arguments& args,
                                    const Cursor<D>& at) {
@@ -409,7 +407,7 @@ __device__ inline void write_round(int* sums, const RowSlice* rows, const Argume
     int* of_column =
         sums + column / 16 * (D::kFragments * 128) + column / 8 % 2 * 64 + column % 8 * 4;
     float* to = args.partial +
-                static_cast<std::size_t>(at.chunk) * args.rows * args.padded_outputs +
+                static_cast<std::size_t>(at.slice) * args.rows * args.padded_outputs +
                 at.unit * D::kUnitOutputs + column;
 #pragma unroll
     for (int f = 0; f < D::kFragments; ++f) {
@@ -441,26 +439,26 @@ __device__ inline void write_round(int* sums, const RowSlice* rows, const Argume
 template <typename D>
 __device__ inline void arrive(int* completed, const Arguments& args, int first, int last) {
   constexpr int kGroupUnits = kGroup / D::kUnitOutputs;
-  const int chunk_units = args.padded_outputs / D::kUnitOutputs;
-  const int chunks = (args.padded_inputs / 64 + D::kChunkQuads - 1) / D::kChunkQuads;
+  const int slice_units = args.padded_outputs / D::kUnitOutputs;
+  const int slices = (args.padded_inputs / 64 + kSliceQuads - 1) / kSliceQuads;
   for (int group = threadIdx.x; group < args.padded_outputs / kGroup; group += kWarps * 32) {
     int units = 0;
-    for (int chunk = first / chunk_units; chunk * chunk_units < last; ++chunk) {
-      const int begin = chunk * chunk_units + group * kGroupUnits;
+    for (int slice = first / slice_units; slice * slice_units < last; ++slice) {
+      const int begin = slice * slice_units + group * kGroupUnits;
       units += max(0, min(last, begin + kGroupUnits) - max(first, begin));
     }
     if (units == 0) continue;
     __threadfence();  // the sums before the count
     const std::uint32_t before = atomicAdd(args.arrived + group, static_cast<std::uint32_t>(units));
-    if (before + units != static_cast<std::uint32_t>(chunks * kGroupUnits)) continue;
+    if (before + units != static_cast<std::uint32_t>(slices * kGroupUnits)) continue;
     args.arrived[group] = 0;
     completed[1 + atomicAdd(completed, 1)] = group;
     __threadfence();  // the count before the others' sums
   }
 }
 
-// Adds up the chunks of a completed group's row in order, rotates and scales. Half a warp each.
-__device__ inline void finish_rows(const int* completed, const Arguments& args, int chunks) {
+// Adds up the slices of a completed group's row in order, rotates and scales. Half a warp each.
+__device__ inline void finish_rows(const int* completed, const Arguments& args, int slices) {
   const int lane = threadIdx.x % 32;
   const int tasks = completed[0] * args.rows;
   for (int pair = threadIdx.x / 32 * 2; pair < tasks; pair += kWarps * 2) {
@@ -468,12 +466,12 @@ __device__ inline void finish_rows(const int* completed, const Arguments& args, 
     const int row = task % args.rows;
     const int first = completed[1 + task / args.rows] * kGroup + lane % 16 * 8;
     const float* from = args.partial + static_cast<std::size_t>(row) * args.padded_outputs + first;
-    const std::size_t chunk_floats = static_cast<std::size_t>(args.rows) * args.padded_outputs;
+    const std::size_t slice_floats = static_cast<std::size_t>(args.rows) * args.padded_outputs;
     const uint4 packed = *reinterpret_cast<const uint4*>(args.svh + first);
     float values[8] = {};
 #pragma unroll 4
-    for (int chunk = 0; chunk < chunks; ++chunk) {
-      const auto* four = reinterpret_cast<const float4*>(from + chunk * chunk_floats);
+    for (int slice = 0; slice < slices; ++slice) {
+      const auto* four = reinterpret_cast<const float4*>(from + slice * slice_floats);
       const float4 a = __ldcg(four);
       const float4 b = __ldcg(four + 1);
       values[0] += a.x, values[1] += a.y, values[2] += a.z, values[3] += a.w;
@@ -502,7 +500,7 @@ __device__ inline void finish(std::uint8_t* memory, const Arguments& args, int f
   __syncthreads();
   arrive<D>(completed, args, first, last);
   __syncthreads();
-  finish_rows(completed, args, (args.padded_inputs / 64 + D::kChunkQuads - 1) / D::kChunkQuads);
+  finish_rows(completed, args, (args.padded_inputs / 64 + kSliceQuads - 1) / kSliceQuads);
 }
 constexpr std::uint32_t kMostGroups = 4095;  // a list of 16 KB
 
@@ -516,8 +514,8 @@ __device__ inline void clear(int* sums) {
 // A block's first unit.
 template <typename D>
 __device__ inline int first_unit(const Arguments& args, unsigned block) {
-  const int chunks = (args.padded_inputs / 64 + D::kChunkQuads - 1) / D::kChunkQuads;
-  const long long total = static_cast<long long>(args.padded_outputs / D::kUnitOutputs) * chunks;
+  const int slices = (args.padded_inputs / 64 + kSliceQuads - 1) / kSliceQuads;
+  const long long total = static_cast<long long>(args.padded_outputs / D::kUnitOutputs) * slices;
   return static_cast<int>(total * block / gridDim.x);
 }
 
@@ -595,7 +593,7 @@ __device__ inline void multiply(int (&sums)[4], std::uint32_t a0, std::uint32_t 
 
 // A warp takes two pairs of tiles where its registers hold their bits and sums.
 template <int kDoubleBits, int kFragments>
-using FewRows = Division<(kFragments > 1 || kDoubleBits > 12 ? 1 : 2), 1, kSliceQuads, kFragments>;
+using FewRows = Division<(kFragments > 1 || kDoubleBits > 12 ? 1 : 2), 1, kFragments>;
 template <int kFragments>
 constexpr int kFewRowsOperand = kFragments* kSliceQuads* kFragmentWords * 16;
 
@@ -646,11 +644,11 @@ __global__ void __launch_bounds__(kWarps * 32, 1) exl3_mul1_few_rows(const Argum
   };
   int loaded = -1;
   while (at.left > 0) {
-    if (at.chunk != loaded) {
+    if (at.slice != loaded) {
       if (threadIdx.x < D::kMostRows) rows[threadIdx.x] = {};
       __syncthreads();
-      prepare<kFragments>(operand, rows, args, at.chunk);
-      loaded = at.chunk;
+      prepare<kFragments>(operand, rows, args, at.slice);
+      loaded = at.slice;
     }
     run_share<kDoubleBits, D>(at, fetcher, tiles, acc, sums, multiply_item);
     __syncthreads();
@@ -677,21 +675,17 @@ struct WideOperand {
 };
 
 template <int kFragments>
-using ManyRows = Division<4, 4, 64 / kFragments, kFragments>;
+using ManyRows = Division<4, 4, kFragments>;
 template <int kFragments>
-constexpr int kManyRowsOperand =
-    WideOperand<kFragments>::kQuadBytes* ManyRows<kFragments>::kChunkQuads;
+constexpr int kManyRowsOperand = WideOperand<kFragments>::kQuadBytes* kSliceQuads;
 
-// A chunk's codes as the operand, and what is known of the rows.
+// A slice's codes as the operand, and what is known of the rows.
 template <int kFragments>
 __device__ inline void load_operand(std::uint8_t* operand, RowSlice* rows, const Arguments& args,
-                                    int chunk) {
-  using D = ManyRows<kFragments>;
+                                    int slice) {
   using Operand = WideOperand<kFragments>;
-  constexpr int kFours = D::kChunkQuads * 16;  // of codes, a row
-  const int slice = chunk * D::kChunkQuads / kSliceQuads;
-  const std::int16_t* codes = args.codes + static_cast<std::size_t>(slice) * args.rows * kSlice +
-                              chunk * D::kChunkQuads % kSliceQuads * 64;
+  constexpr int kFours = kSliceQuads * 16;  // of codes, a row
+  const std::int16_t* codes = args.codes + static_cast<std::size_t>(slice) * args.rows * kSlice;
   if (threadIdx.x < args.rows) {
     rows[threadIdx.x] = args.row_slices[slice * args.rows + threadIdx.x];
   }
@@ -794,13 +788,13 @@ __global__ void __launch_bounds__(kWarps * 32, 1) exl3_mul1_many_rows(const Argu
   };
   int loaded = -1;
   while (at.left > 0) {
-    if (at.chunk != loaded) {
-      load_operand<kFragments>(memory, rows, args, at.chunk);
+    if (at.slice != loaded) {
+      load_operand<kFragments>(memory, rows, args, at.slice);
 #if __CUDA_ARCH__ >= 900
       asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // writes, then wgmma's reads
 #endif
       __syncthreads();
-      loaded = at.chunk;
+      loaded = at.slice;
     }
     run_share<kDoubleBits, D>(at, fetcher, tiles, acc, sums, multiply_item);
     __syncthreads();
