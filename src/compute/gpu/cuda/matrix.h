@@ -3,6 +3,7 @@
 
 #include "compute/gpu/cuda/arguments.h"
 #include "compute/gpu/cuda/exl3_mul1.h"
+#include "compute/gpu/cuda/half_operands.h"
 #include "compute/gpu/cuda/memory.h"
 #include "compute/gpu/launch.h"
 #include "pack/matrix.h"
@@ -32,6 +33,8 @@ class DeviceMatrix {
   // EXL3: suh and svh, F16 of the padded sizes. Otherwise null.
   [[nodiscard]] const std::uint8_t* input_scale() const { return input_scale_; }
   [[nodiscard]] const std::uint8_t* output_scale() const { return output_scale_; }
+  // Of the weights as halves; null of embedding tables of EXL3, which have no products.
+  [[nodiscard]] const HalfScale* half_scale() const { return half_scale_; }
 
  private:
   const pack::Format* format_ = nullptr;
@@ -44,11 +47,15 @@ class DeviceMatrix {
   Weights weights_ = {};
   const std::uint8_t* input_scale_ = nullptr;
   const std::uint8_t* output_scale_ = nullptr;
+  const HalfScale* half_scale_ = nullptr;
 };
 
 // What exl3_mul1 takes of a matrix that is arranged, without a bias. Only of its formats.
 Exl3Layer exl3_layer(const DeviceMatrix& matrix);
 // Whether it takes the matrix.
 bool takes_exl3_mul1(const DeviceMatrix& matrix);
+
+// What is decoded to halves of a matrix.
+PackedOperand packed_operand(const DeviceMatrix& matrix);
 
 }  // namespace espalier::gpu::cuda

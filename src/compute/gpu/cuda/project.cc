@@ -1,6 +1,9 @@
 #include "compute/gpu/cuda/project.h"
 
+#include <algorithm>
 #include <string>
+
+#include "compute/gpu/cuda/decoded.h"
 
 namespace espalier::gpu::cuda {
 namespace {
@@ -10,7 +13,8 @@ bool is_rotated(const DeviceMatrix& weights) { return weights.input_scale() != n
 
 std::size_t portable_workspace(const DeviceMatrix& weights, std::uint32_t rows) {
   if (!is_rotated(weights)) return 0;
-  return (std::size_t{weights.shape().cols} + weights.shape().rows) * rows * sizeof(float);
+  return (std::size_t{weights.shape().cols} + weights.shape().rows) * std::min(rows, kProjectRows) *
+         sizeof(float);
 }
 
 Status enqueue_named(Stream& stream, const WeightShape& shape, const ProjectArguments& args) {
@@ -27,7 +31,7 @@ Status rotate(Stream& stream, std::string_view kernel_name, const RotateArgument
   return enqueue(stream, *kernel, grid, args);
 }
 
-Status enqueue_portable(Stream& stream, const Product& product) {
+Status enqueue_few_rows(Stream& stream, const Product& product) {
   const DeviceMatrix& weights = *product.weights;
   const WeightShape& shape = weights.shape();
   ProjectArguments args = {.weights = weights.weights(),
@@ -59,6 +63,18 @@ Status enqueue_portable(Stream& stream, const Product& product) {
                 product.rows);
 }
 
+// Any number of rows, a few at a time.
+Status enqueue_portable(Stream& stream, const Product& product) {
+  Product few = product;
+  for (std::uint32_t first = 0; first < product.rows; first += kProjectRows) {
+    few.rows = std::min(kProjectRows, product.rows - first);
+    ESPALIER_CHECK(enqueue_few_rows(stream, few));
+    few.x += few.rows * product.weights->inputs();
+    few.y += few.rows * product.weights->outputs();
+  }
+  return {};
+}
+
 bool in_the_files_order(const DeviceMatrix& weights) { return !weights.arranged(); }
 
 std::size_t exl3_mul1_workspace_of(const DeviceMatrix& weights, std::uint32_t rows) {
@@ -72,6 +88,8 @@ Status enqueue_exl3_mul1(Stream& stream, const Product& product) {
   return exl3_mul1(layer, product.x, product.rows, product.y, product.workspace, stream.get());
 }
 
+constexpr std::uint32_t kAnyRows = 65536;  // more are not asked for at once
+
 constexpr ProjectKernel kKernels[] = {
     {.name = "exl3-mul1",
      .format = "EXL3-MUL1-",
@@ -81,9 +99,17 @@ constexpr ProjectKernel kKernels[] = {
      .workspace_bytes = exl3_mul1_workspace_of,
      .enqueue = enqueue_exl3_mul1,
      .arranges = true},
+    {.name = "decoded",
+     .format = "",
+     .least_rows = kDecodedRows,
+     .most_rows = kAnyRows,
+     .takes = takes_decoded,
+     .allowed_difference = 1e-3,
+     .workspace_bytes = decoded_workspace,
+     .enqueue = enqueue_decoded},
     {.name = "portable",
      .format = "",
-     .most_rows = kProjectRows,
+     .most_rows = kAnyRows,
      .takes = in_the_files_order,
      .allowed_difference = 1e-5,
      .workspace_bytes = portable_workspace,
@@ -98,7 +124,7 @@ Result<const ProjectKernel*> choose_project_kernel(const DeviceMatrix& weights, 
                                                    std::string_view name) {
   const std::string_view format = weights.format().name;
   for (const ProjectKernel& kernel : kKernels) {
-    const bool serves = format.starts_with(kernel.format) && rows >= 1 &&
+    const bool serves = format.starts_with(kernel.format) && rows >= kernel.least_rows &&
                         rows <= kernel.most_rows &&
                         (kernel.takes == nullptr || kernel.takes(weights));
     if (serves && (name.empty() || name == kernel.name)) return &kernel;
