@@ -23,6 +23,7 @@
 
 #include <algorithm>
 #include <string>
+#include <type_traits>
 
 #include "compute/gpu/cuda/exl3_wide.h"
 
@@ -92,19 +93,31 @@ __device__ inline void add_and_subtract(float (&values)[kEach], int lane, int ap
 
 // ---- Activations.
 
-constexpr int kPrepareThreads = 512;
+constexpr int kPrepareThreads = 1024;
 
-// An activation times its scale, and the next one's.
-__device__ inline float2 load_pair(const Arguments& args, const float* x, int k) {
-  const float2 scale = __half22float2(*reinterpret_cast<const __half2*>(args.suh + k));
-  float2 pair = {0, 0};
-  if (args.inputs % 2 == 0) {
-    if (k < args.inputs) pair = *reinterpret_cast<const float2*>(x + k);
+// kCount activations from input k on, a power of two, times their scales. The rows' alignment is
+// that of `aligned` inputs.
+template <int kCount>
+__device__ inline void load_scaled(float (&values)[kCount], const Arguments& args, const float* x,
+                                   int k, bool aligned) {
+  using Vector = std::conditional_t<kCount == 4, float4, float2>;
+  using Halves = std::conditional_t<kCount == 4, uint2, std::uint32_t>;
+  Vector vector{};
+  float* floats = reinterpret_cast<float*>(&vector);
+  if (aligned) {
+    if (k < args.inputs) vector = *reinterpret_cast<const Vector*>(x + k);
   } else {
-    if (k < args.inputs) pair.x = x[k];
-    if (k + 1 < args.inputs) pair.y = x[k + 1];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (k + i < args.inputs) floats[i] = x[k + i];
+    }
   }
-  return {pair.x * scale.x, pair.y * scale.y};
+  Halves halves{};
+  if (k < args.padded_inputs) halves = *reinterpret_cast<const Halves*>(args.suh + k);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    values[i] = floats[i] * __half2float(reinterpret_cast<const __half*>(&halves)[i]);
+  }
 }
 
 // The exponent of two by which a row is scaled so that its largest magnitude lies in [2⁷, 2⁸): then
@@ -126,10 +139,13 @@ __global__ void __launch_bounds__(kPrepareThreads) exl3_wide_prepare(const Argum
   wait_for_the_kernel_before();
 
   std::uint32_t most = 0;  // a NaN's bits are larger than any number's
-  for (int k = threadIdx.x * 2; k < args.inputs; k += kPrepareThreads * 2) {
-    const float2 pair = load_pair(args, x, k);
-    most =
-        max(most, max(__float_as_uint(pair.x) & 0x7fffffff, __float_as_uint(pair.y) & 0x7fffffff));
+  const bool in_fours = args.inputs % 4 == 0;
+#pragma unroll 4
+  for (int k = threadIdx.x * 4; k < args.inputs; k += kPrepareThreads * 4) {
+    float values[4];
+    load_scaled(values, args, x, k, in_fours);
+#pragma unroll
+    for (float value : values) most = max(most, __float_as_uint(value) & 0x7fffffff);
   }
   most = __reduce_max_sync(~0u, most);
   if (lane == 0) warp_most[warp] = most;
@@ -153,17 +169,18 @@ __global__ void __launch_bounds__(kPrepareThreads) exl3_wide_prepare(const Argum
       args.activations + (static_cast<std::size_t>(row / args.tile_rows) * quads * args.tile_rows +
                           row % args.tile_rows) *
                              8;
+  const bool in_twos = args.inputs % 2 == 0;
+#pragma unroll 2
   for (int four = warp * 4; four < quads; four += kPrepareThreads / 32 * 4) {
     const int quad = four + lane / 8;
-    float values[8] = {};
-    if (quad < quads) {
-      const int k = quad * kQuad + chunk % 2 * 8 + chunk / 2 * 2;
+    const int k = quad * kQuad + chunk % 2 * 8 + chunk / 2 * 2;
+    float values[8];
 #pragma unroll
-      for (int t = 0; t < 4; ++t) {
-        const float2 pair = load_pair(args, x, k + 16 * t);
-        values[2 * t] = pair.x * scale;
-        values[2 * t + 1] = pair.y * scale;
-      }
+    for (int t = 0; t < 4; ++t) {
+      float two[2];
+      load_scaled(two, args, x, k + 16 * t, in_twos);
+      values[2 * t] = two[0] * scale;
+      values[2 * t + 1] = two[1] * scale;
     }
     add_and_subtract(values);
 #pragma unroll
