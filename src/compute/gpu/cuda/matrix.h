@@ -2,6 +2,7 @@
 #pragma once
 
 #include "compute/gpu/cuda/arguments.h"
+#include "compute/gpu/cuda/codes.h"
 #include "compute/gpu/cuda/exl3_mul1.h"
 #include "compute/gpu/cuda/memory.h"
 #include "compute/gpu/launch.h"
@@ -34,6 +35,9 @@ class DeviceMatrix {
   [[nodiscard]] const std::uint8_t* output_scale() const { return output_scale_; }
 
  private:
+  Status arrange_exl3(Stream& stream);
+  Status arrange_codes(Stream& stream);
+
   const pack::Format* format_ = nullptr;
   std::uint64_t outputs_ = 0;
   std::uint64_t inputs_ = 0;
@@ -50,5 +54,9 @@ class DeviceMatrix {
 Exl3Layer exl3_layer(const DeviceMatrix& matrix);
 // Whether it takes the matrix.
 bool takes_exl3_mul1(const DeviceMatrix& matrix);
+
+// The same for codes::project, whose layer has no kernels where it does not take the matrix.
+codes::Layer codes_layer(const DeviceMatrix& matrix);
+bool takes_codes(const DeviceMatrix& matrix);
 
 }  // namespace espalier::gpu::cuda

@@ -72,6 +72,17 @@ Status enqueue_exl3_mul1(Stream& stream, const Product& product) {
   return exl3_mul1(layer, product.x, product.rows, product.y, product.workspace, stream.get());
 }
 
+std::size_t codes_workspace(const DeviceMatrix& weights, std::uint32_t rows) {
+  return codes::workspace_bytes(codes_layer(weights), rows);
+}
+
+Status enqueue_codes(Stream& stream, const Product& product) {
+  if (!product.weights->arranged()) return work_error("codes: the weights are not arranged");
+  codes::Layer layer = codes_layer(*product.weights);
+  layer.bias = product.bias;
+  return codes::project(layer, product.x, product.rows, product.y, product.workspace, stream.get());
+}
+
 constexpr ProjectKernel kKernels[] = {
     {.name = "exl3-mul1",
      .format = "EXL3-MUL1-",
@@ -80,6 +91,14 @@ constexpr ProjectKernel kKernels[] = {
      .allowed_difference = 5e-4,
      .workspace_bytes = exl3_mul1_workspace_of,
      .enqueue = enqueue_exl3_mul1,
+     .arranges = true},
+    {.name = "codes",
+     .format = "",
+     .most_rows = codes::kRows,
+     .takes = takes_codes,
+     .allowed_difference = 1e-4,
+     .workspace_bytes = codes_workspace,
+     .enqueue = enqueue_codes,
      .arranges = true},
     {.name = "portable",
      .format = "",

@@ -78,46 +78,60 @@ ESPALIER_DEVICE uint64_t zero_word(Arguments<Weights> w, uint32_t group, uint32_
   return static_cast<uint64_t>(group) * (w.rows / 8) + row / 8;
 }
 
-ESPALIER_DEVICE float int4_weight(float scale, uint32_t code, uint32_t zero) {
-  return scale * centered(code, static_cast<int32_t>(zero));
+// A 4-bit integer less its zero point, times its group's scale. Stored says where the three lie.
+template <typename Stored>
+struct Int4 {
+  static ESPALIER_DEVICE float weight(Arguments<Weights> w, uint32_t row, uint32_t col) {
+    const uint32_t group = int4_group(w, col);
+    const float scale = scale_at(w.scales, w.scale_type, Stored::scale_index(w, row, group));
+    return scale *
+           centered(Stored::code(w, row, col), static_cast<int32_t>(Stored::zero(w, row, group)));
+  }
+};
+
+// Scales in rows of outputs.
+ESPALIER_DEVICE uint64_t scale_of_output(Arguments<Weights> w, uint32_t row, uint32_t group) {
+  return static_cast<uint64_t>(group) * w.rows + row;
 }
 
 // kAdd is added to stored zero points: 0x11111111 in version 1, which makes them one larger.
 template <uint32_t kAdd>
 struct Gptq {
-  static ESPALIER_DEVICE float weight(Arguments<Weights> w, uint32_t row, uint32_t col) {
-    const uint32_t group = int4_group(w, col);
-    const uint32_t zeros = read32(w.zeros + zero_word(w, group, row) * 4) + kAdd;
-    const uint64_t word = static_cast<uint64_t>(col / 8) * w.rows + row;
-    return int4_weight(
-        scale_at(w.scales, w.scale_type, static_cast<uint64_t>(group) * w.rows + row),
-        word_nibble(w.data, word, col % 8), zeros >> (row % 8 * 4) & 15);
+  static ESPALIER_DEVICE uint32_t code(Arguments<Weights> w, uint32_t row, uint32_t col) {
+    return word_nibble(w.data, static_cast<uint64_t>(col / 8) * w.rows + row, col % 8);
+  }
+  static ESPALIER_DEVICE uint32_t zero(Arguments<Weights> w, uint32_t row, uint32_t group) {
+    return read32(w.zeros + zero_word(w, group, row) * 4) + kAdd >> (row % 8 * 4) & 15;
+  }
+  static ESPALIER_DEVICE uint64_t scale_index(Arguments<Weights> w, uint32_t row, uint32_t group) {
+    return scale_of_output(w, row, group);
   }
 };
 struct Awq {
-  static ESPALIER_DEVICE float weight(Arguments<Weights> w, uint32_t row, uint32_t col) {
-    const uint32_t group = int4_group(w, col);
+  static ESPALIER_DEVICE uint32_t code(Arguments<Weights> w, uint32_t row, uint32_t col) {
     const uint64_t word = static_cast<uint64_t>(col) * (w.rows / 8) + row / 8;
-    return int4_weight(
-        scale_at(w.scales, w.scale_type, static_cast<uint64_t>(group) * w.rows + row),
-        word_nibble(w.data, word, awq_nibble(row % 8)),
-        word_nibble(w.zeros, zero_word(w, group, row), awq_nibble(row % 8)));
+    return word_nibble(w.data, word, awq_nibble(row % 8));
+  }
+  static ESPALIER_DEVICE uint32_t zero(Arguments<Weights> w, uint32_t row, uint32_t group) {
+    return word_nibble(w.zeros, zero_word(w, group, row), awq_nibble(row % 8));
+  }
+  static ESPALIER_DEVICE uint64_t scale_index(Arguments<Weights> w, uint32_t row, uint32_t group) {
+    return scale_of_output(w, row, group);
   }
 };
 
 // Compressed-tensors; without stored zero points they are 8.
 struct CompressedInt4 {
-  static ESPALIER_DEVICE float weight(Arguments<Weights> w, uint32_t row, uint32_t col) {
-    const uint32_t group = int4_group(w, col);
-    const uint32_t groups = w.cols / w.block_values;
-    uint32_t zero = 8;
-    if (w.zeros != nullptr) {
-      zero = word_nibble(w.zeros, static_cast<uint64_t>(row / 8) * groups + group, row % 8);
-    }
-    const uint64_t word = static_cast<uint64_t>(row) * (w.cols / 8) + col / 8;
-    return int4_weight(
-        scale_at(w.scales, w.scale_type, static_cast<uint64_t>(row) * groups + group),
-        word_nibble(w.data, word, col % 8), zero);
+  static ESPALIER_DEVICE uint32_t groups(Arguments<Weights> w) { return w.cols / w.block_values; }
+  static ESPALIER_DEVICE uint32_t code(Arguments<Weights> w, uint32_t row, uint32_t col) {
+    return word_nibble(w.data, static_cast<uint64_t>(row) * (w.cols / 8) + col / 8, col % 8);
+  }
+  static ESPALIER_DEVICE uint32_t zero(Arguments<Weights> w, uint32_t row, uint32_t group) {
+    if (w.zeros == nullptr) return 8;
+    return word_nibble(w.zeros, static_cast<uint64_t>(row / 8) * groups(w) + group, row % 8);
+  }
+  static ESPALIER_DEVICE uint64_t scale_index(Arguments<Weights> w, uint32_t row, uint32_t group) {
+    return static_cast<uint64_t>(row) * groups(w) + group;
   }
 };
 
