@@ -1,9 +1,12 @@
 #include "compute/gpu/cuda/project.h"
 
 #include <algorithm>
+#include <map>
+#include <mutex>
 #include <string>
 
 #include "compute/gpu/cuda/decoded.h"
+#include "compute/gpu/tuned.h"
 
 namespace espalier::gpu::cuda {
 namespace {
@@ -88,6 +91,21 @@ Status enqueue_exl3_mul1(Stream& stream, const Product& product) {
   return exl3_mul1(layer, product.x, product.rows, product.y, product.workspace, stream.get());
 }
 
+// The name of the current GPU, or nothing. (CUDA takes a millisecond to tell it.)
+std::string_view current_gpu() {
+  static std::mutex mutex;
+  static std::map<int, std::string> names;
+  int device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) return {};
+  const std::lock_guard lock(mutex);
+  const auto [name, is_new] = names.try_emplace(device);
+  cudaDeviceProp properties = {};
+  if (is_new && cudaGetDeviceProperties(&properties, device) == cudaSuccess) {
+    name->second = properties.name;
+  }
+  return name->second;
+}
+
 constexpr std::uint32_t kAnyRows = 65536;  // more are not asked for at once
 
 constexpr ProjectKernel kKernels[] = {
@@ -120,15 +138,25 @@ constexpr ProjectKernel kKernels[] = {
 
 std::span<const ProjectKernel> project_kernels() { return kKernels; }
 
+bool serves(const ProjectKernel& kernel, const DeviceMatrix& weights, std::uint64_t rows) {
+  return weights.format().name.starts_with(kernel.format) && rows >= kernel.least_rows &&
+         rows <= kernel.most_rows && (kernel.takes == nullptr || kernel.takes(weights));
+}
+
 Result<const ProjectKernel*> choose_project_kernel(const DeviceMatrix& weights, std::uint64_t rows,
                                                    std::string_view name) {
   const std::string_view format = weights.format().name;
+  const std::string_view tuned = name.empty()
+                                     ? tuned_kernel(tuned_kernels(), current_gpu(), format,
+                                                    weights.outputs() * weights.inputs(), rows)
+                                     : name;
+  const ProjectKernel* first = nullptr;
   for (const ProjectKernel& kernel : kKernels) {
-    const bool serves = format.starts_with(kernel.format) && rows >= kernel.least_rows &&
-                        rows <= kernel.most_rows &&
-                        (kernel.takes == nullptr || kernel.takes(weights));
-    if (serves && (name.empty() || name == kernel.name)) return &kernel;
+    if (!serves(kernel, weights, rows)) continue;
+    if (kernel.name == tuned) return &kernel;
+    if (first == nullptr) first = &kernel;
   }
+  if (name.empty() && first != nullptr) return first;
   return input_error("project: found no{}{} kernel for {} rows of {} to {} features in {}",
                      name.empty() ? "" : " ", name, rows, weights.inputs(), weights.outputs(),
                      format);
