@@ -55,6 +55,12 @@ constexpr auto kColumns = std::to_array<Column>({
        if (ceilings.products == 0) return std::string("–");
        return percent(line.operations / line.seconds.median / ceilings.products);
      }},
+    {"of FP16",
+     [](const GpuLine& line, const GpuCeilings&) {
+       if (!line.dense_seconds) return std::string("–");
+       return fmt::format("{:.2f} ({:.1f} µs)", line.dense_seconds->median / line.seconds.median,
+                          1e6 * line.dense_seconds->median);
+     }},
     {"difference",
      [](const GpuLine& line, const GpuCeilings&) {
        if (!line.difference) return std::string("–");
@@ -122,6 +128,7 @@ Json in_json(const GpuLine& line, const GpuCeilings& ceilings) {
       {"share_of_copy", bytes / ceilings.copy},
       {"operations_per_second", operations},
       {"share_of_products", ceilings.products == 0 ? Json() : Json(operations / ceilings.products)},
+      {"dense_seconds", line.dense_seconds ? Json(line.dense_seconds->median) : Json()},
       {"copies", line.copies},
       {"beyond_cache", line.beyond_cache},
       {"difference", Json()}};

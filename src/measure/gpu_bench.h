@@ -20,7 +20,10 @@ struct GpuBenchOptions {
   std::vector<Shape> shapes;         // as the operator's entry says; empty: its usual one
   std::vector<std::uint64_t> rows = {1};
   std::string kernel;  // of project: the name of one, or empty for the fastest
-  bool check = false;  // results against the oracle, in the same run
+  // Results against the oracle, in the same run; of products with more than 16 rows those of 16,
+  // from the first to the last.
+  bool check = false;
+  bool every_kernel = false;  // of project: each that serves, instead of the one that is chosen
   int repeats = 20;
 };
 
@@ -60,6 +63,8 @@ struct GpuLine {
   std::size_t copies = 0;    // of all its arrays, which are used in turn
   bool beyond_cache = true;  // together they are at least twice the size of the L2
   std::optional<Difference> difference;
+  // Of products with many rows: cuBLAS alone, on a dense matrix of halves of that shape.
+  std::optional<Spread> dense_seconds;
 };
 
 struct GpuBench {

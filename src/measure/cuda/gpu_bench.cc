@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <random>
 
 #include "base/thread_pool.h"
@@ -25,9 +26,11 @@ using cuda::Stream;
 
 // What outputs hold before: −2.9e-16 as a float, which no operator computes.
 constexpr std::uint8_t kPoison = 0xa5;
-constexpr std::size_t kLaunches = 64;      // of a graph, at least: one event for many
+constexpr std::size_t kLaunches = 64;      // of a graph, about: one event for many
+constexpr double kGraphSeconds = 2e-3;     // which are fewer if they take longer than this
 constexpr std::size_t kMostCopies = 4096;  // of small arrays
 constexpr std::uint64_t kMostValues = std::uint64_t{1} << 34;
+constexpr std::uint64_t kDenseRows = 64;  // from which on a dense product is timed beside
 
 struct Bench {
   const GpuBenchOptions& options;
@@ -51,13 +54,21 @@ bool beyond_cache(const Bench& bench, std::size_t bytes, std::size_t copies) {
 // of them at least once.
 Result<Spread> time_launches(Bench& bench, std::size_t copies,
                              const std::function<Status(std::size_t copy)>& launch) {
-  const std::size_t launches = (kLaunches + copies - 1) / copies * copies;
+  ESPALIER_TRY(Event begin, Event::create());
+  ESPALIER_TRY(Event end, Event::create());
+  ESPALIER_CHECK(launch(0));  // the first of all may take longer
+  ESPALIER_CHECK(begin.record(bench.stream));
+  ESPALIER_CHECK(launch(0));
+  ESPALIER_CHECK(end.record(bench.stream));
+  ESPALIER_CHECK(end.wait());
+  ESPALIER_TRY(const double about, Event::seconds_between(begin, end));
+  const std::size_t wanted =
+      std::clamp<std::size_t>(static_cast<std::size_t>(kGraphSeconds / about), 1, kLaunches);
+  const std::size_t launches = (wanted + copies - 1) / copies * copies;
   ESPALIER_TRY(const Graph graph, Graph::capture(bench.stream, [&]() -> Status {
                  for (std::size_t i = 0; i < launches; ++i) ESPALIER_CHECK(launch(i % copies));
                  return {};
                }));
-  ESPALIER_TRY(Event begin, Event::create());
-  ESPALIER_TRY(Event end, Event::create());
   std::vector<double> seconds;
   for (int repeat = -2; repeat < bench.options.repeats; ++repeat) {
     ESPALIER_CHECK(begin.record(bench.stream));
@@ -164,21 +175,66 @@ Result<GpuLine> bench_small(Bench& bench, const std::string& format, const Shape
 // --- Products with packed weights ----------------------------------------------------------------
 
 // One packed matrix on the GPU as often as is needed to exceed the cache, rows to multiply it with,
-// and the oracle's results.
+// and the oracle's results for some of them.
 struct Products {
   std::vector<DeviceMatrix> matrices;
   DeviceMemory x;
-  std::vector<float> expected;  // [most rows, outputs], or nothing
+  std::map<std::uint64_t, std::vector<float>> expected;  // by row, [outputs]; or nothing
 };
 
-std::vector<float> oracle(ThreadPool& pool, const pack::Matrix& matrix, const std::vector<float>& x,
-                          std::size_t rows) {
-  std::vector<float> y(rows * matrix.rows);
-  pool.parallel_for(rows, [&](std::size_t begin, std::size_t end, std::size_t) {
-    reference::project(end - begin, x.data() + begin * matrix.cols, matrix,
-                       y.data() + begin * matrix.rows);
+// The rows that are compared: all where they are few, otherwise some from the first to the last, at
+// places of all kinds in the tiles of kernels.
+std::vector<std::uint64_t> checked_rows(std::uint64_t rows) {
+  constexpr std::uint64_t kChecked = 16;
+  std::vector<std::uint64_t> checked;
+  const std::uint64_t count = std::min(rows, kChecked);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    checked.push_back(count == 1 ? 0 : i * (rows - 1) / (count - 1));
+  }
+  return checked;
+}
+
+void compute_expected(ThreadPool& pool, const pack::Matrix& matrix, const std::vector<float>& x,
+                      std::span<const std::uint64_t> counts, Products& products) {
+  for (const std::uint64_t count : counts) {
+    for (const std::uint64_t row : checked_rows(count)) products.expected[row];
+  }
+  std::vector<std::pair<std::uint64_t, float*>> places;
+  for (auto& [row, values] : products.expected) {
+    values.resize(matrix.rows);
+    places.emplace_back(row, values.data());
+  }
+  pool.parallel_for(places.size(), [&](std::size_t begin, std::size_t end, std::size_t) {
+    for (std::size_t i = begin; i < end; ++i) {
+      reference::project(1, x.data() + places[i].first * matrix.cols, matrix, places[i].second);
+    }
   });
-  return y;
+}
+
+// The largest of the differences of the first and the last copy.
+Result<double> product_difference(Bench& bench, const Products& products, std::uint64_t rows,
+                                  const DeviceMemory& y,
+                                  const std::function<Status(std::size_t copy)>& launch) {
+  const std::vector<std::uint64_t> checked = checked_rows(rows);
+  std::vector<float> expected;
+  for (const std::uint64_t row : checked) {
+    const std::vector<float>& values = products.expected.at(row);
+    expected.insert(expected.end(), values.begin(), values.end());
+  }
+  const std::size_t outputs = expected.size() / checked.size();
+  std::vector<float> found(expected.size());
+  double most = 0;
+  for (const std::size_t copy : {std::size_t{0}, products.matrices.size() - 1}) {
+    ESPALIER_CHECK(fill(bench.stream, y.at<void>(), y.size(), kPoison));
+    ESPALIER_CHECK(launch(copy));
+    for (std::size_t i = 0; i < checked.size(); ++i) {
+      const auto row = std::span(found).subspan(i * outputs, outputs);
+      ESPALIER_CHECK(copy_to_host(bench.stream, y.at<float>() + checked[i] * outputs,
+                                  std::as_writable_bytes(row)));
+    }
+    most = std::max(most, difference(found, expected));
+  }
+  return most;
 }
 
 Result<Products> make_products(Bench& bench, const std::string& format_name, const Shape& shape) {
@@ -205,21 +261,18 @@ Result<Products> make_products(Bench& bench, const std::string& format_name, con
   ESPALIER_TRY(products.x, DeviceMemory::allocate(x.size() * sizeof(float), "activations"));
   ESPALIER_CHECK(bench.uploader.upload(std::as_bytes(std::span(x)), products.x.at<void>()));
   ESPALIER_CHECK(bench.uploader.finish());
-  ESPALIER_TRY(
-      const cuda::ProjectKernel* const kernel,
-      cuda::choose_project_kernel(products.matrices.front(), most_rows, bench.options.kernel));
-  if (kernel->arranges) {
-    for (DeviceMatrix& device : products.matrices) ESPALIER_CHECK(device.arrange(bench.stream));
-  }
-  if (bench.options.check) products.expected = oracle(bench.pool, matrix, x, most_rows);
+  if (bench.options.check) compute_expected(bench.pool, matrix, x, rows, products);
   return products;
 }
 
+Status arrange(Bench& bench, Products& products) {
+  for (DeviceMatrix& device : products.matrices) ESPALIER_CHECK(device.arrange(bench.stream));
+  return {};
+}
+
 Result<GpuLine> bench_product(Bench& bench, const Products& products, const Shape& shape,
-                              std::uint64_t rows) {
+                              std::uint64_t rows, const cuda::ProjectKernel* kernel) {
   const DeviceMatrix& first = products.matrices.front();
-  ESPALIER_TRY(const cuda::ProjectKernel* const kernel,
-               cuda::choose_project_kernel(first, rows, bench.options.kernel));
   const std::size_t outputs = rows * shape[0];
   ESPALIER_TRY(const DeviceMemory y, DeviceMemory::allocate(outputs * sizeof(float), "results"));
   const auto count = static_cast<std::uint32_t>(rows);
@@ -243,18 +296,57 @@ Result<GpuLine> bench_product(Bench& bench, const Products& products, const Shap
                   .copies = products.matrices.size(),
                   .beyond_cache = beyond_cache(bench, first.bytes(), products.matrices.size())};
   if (bench.options.check) {
-    line.difference = Difference{0, kernel->allowed_difference};
-    for (const std::size_t copy : {std::size_t{0}, products.matrices.size() - 1}) {
-      ESPALIER_CHECK(fill(bench.stream, y.at<void>(), y.size(), kPoison));
-      ESPALIER_CHECK(launch(copy));
-      ESPALIER_TRY(
-          const double found,
-          difference_on_device(bench, y.at<float>(), std::span(products.expected).first(outputs)));
-      line.difference->found = std::max(line.difference->found, found);
-    }
+    ESPALIER_TRY(const double found, product_difference(bench, products, rows, y, launch));
+    line.difference = Difference{found, kernel->allowed_difference};
   }
   ESPALIER_TRY(line.seconds, time_launches(bench, products.matrices.size(), launch));
+  if (rows >= kDenseRows && !bench.options.every_kernel) {
+    const auto dense =
+        time_dense_product(bench.stream, {.rows = rows, .outputs = shape[0], .inputs = shape[1]},
+                           bench.options.repeats);
+    if (dense) line.dense_seconds = *dense;
+  }
   return line;
+}
+
+// With the kernel that is chosen for each number of rows.
+Status bench_chosen(Bench& bench, Products& products, const Shape& shape,
+                    std::vector<GpuLine>& lines) {
+  const auto choose = [&](std::uint64_t rows) {
+    return cuda::choose_project_kernel(products.matrices.front(), rows, bench.options.kernel);
+  };
+  bool arranges = false;
+  for (const std::uint64_t rows : bench.options.rows) {
+    ESPALIER_TRY(const cuda::ProjectKernel* const kernel, choose(rows));
+    arranges = arranges || kernel->arranges;
+  }
+  if (arranges) ESPALIER_CHECK(arrange(bench, products));
+  for (const std::uint64_t rows : bench.options.rows) {
+    ESPALIER_TRY(const cuda::ProjectKernel* const kernel, choose(rows));
+    ESPALIER_TRY(GpuLine line, bench_product(bench, products, shape, rows, kernel));
+    lines.push_back(std::move(line));
+  }
+  return {};
+}
+
+// With each kernel that serves, those first that need no arranged weights. Beyond few rows the
+// plain kernel takes seconds, and is left out.
+Status bench_every_kernel(Bench& bench, Products& products, const Shape& shape,
+                          std::vector<GpuLine>& lines) {
+  const auto kernels = cuda::project_kernels();
+  for (const bool arranges : {false, true}) {
+    for (const cuda::ProjectKernel& kernel : kernels) {
+      for (const std::uint64_t rows : bench.options.rows) {
+        const bool slow = &kernel == &kernels.back() && rows >= cuda::kDecodedRows;
+        if (kernel.arranges != arranges || slow) continue;
+        if (!cuda::serves(kernel, products.matrices.front(), rows)) continue;
+        if (arranges) ESPALIER_CHECK(arrange(bench, products));  // once: then it does nothing
+        ESPALIER_TRY(GpuLine line, bench_product(bench, products, shape, rows, &kernel));
+        lines.push_back(std::move(line));
+      }
+    }
+  }
+  return {};
 }
 
 // --- Ceilings ------------------------------------------------------------------------------------
@@ -282,9 +374,12 @@ Result<double> copy_rate(Bench& bench) {
 Result<GpuCeilings> measure_ceilings(Bench& bench) {
   GpuCeilings ceilings;
   ESPALIER_TRY(ceilings.copy, copy_rate(bench));
-  const auto products = matrix_product_rate(bench.stream);
+  constexpr std::uint64_t kSize = 8192;
+  constexpr int kRepeats = 5;
+  const auto products =
+      time_dense_product(bench.stream, {DenseType::kBF16, kSize, kSize, kSize}, kRepeats);
   if (products) {
-    ceilings.products = *products;
+    ceilings.products = 2.0 * kSize * kSize * kSize / products->least;
   } else {
     ceilings.no_products = products.error().message;
   }
@@ -303,21 +398,30 @@ Status check_values(const Shape& shape, std::uint64_t rows) {
   return {};
 }
 
+// Of all that is allocated for an operator: of project the weights, activations and results, of
+// others no array is larger than all their sizes together.
+Status check_sizes(bool packed, const Shape& shape, std::uint64_t rows) {
+  if (!packed) return check_values(shape, rows);
+  for (const std::uint64_t size : shape) ESPALIER_CHECK(check_values({size}, rows));
+  return check_values(shape, 1);
+}
+
 Status bench_all(Bench& bench, const std::vector<std::string>& formats,
                  const std::vector<Shape>& shapes, std::vector<GpuLine>& lines) {
   const bool packed = bench.options.op == "project";
   for (const std::string& format : formats) {
     for (const Shape& shape : shapes) {
       for (const std::uint64_t rows : bench.options.rows) {
-        ESPALIER_CHECK(check_values(shape, rows));
+        ESPALIER_CHECK(check_sizes(packed, shape, rows));
       }
-      Products products;
       if (packed) {
-        ESPALIER_TRY(products, make_products(bench, format, shape));
+        ESPALIER_TRY(Products products, make_products(bench, format, shape));
+        const auto bench_products = bench.options.every_kernel ? bench_every_kernel : bench_chosen;
+        ESPALIER_CHECK(bench_products(bench, products, shape, lines));
+        continue;
       }
       for (const std::uint64_t rows : bench.options.rows) {
-        ESPALIER_TRY(GpuLine line, packed ? bench_product(bench, products, shape, rows)
-                                          : bench_small(bench, format, shape, rows));
+        ESPALIER_TRY(GpuLine line, bench_small(bench, format, shape, rows));
         lines.push_back(std::move(line));
       }
     }

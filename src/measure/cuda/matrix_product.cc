@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "compute/gpu/cuda/memory.h"
@@ -60,68 +61,78 @@ class Library {
   std::unique_ptr<void, Close> handle_;
 };
 
-constexpr int kSize = 8192;  // of each side
-constexpr int kRepeats = 10;
-
-Result<DeviceMemory> random_square(Stream& stream) {
-  constexpr std::size_t kNumbers = std::size_t{kSize} * kSize;
+// Numbers of either sign from 0.5 to 2: random bits but for the top of the exponent.
+Result<DeviceMemory> random_numbers(Stream& stream, DenseType type, std::size_t count) {
+  const bool halves = type == DenseType::kF16;
+  const std::uint32_t kept = halves ? 0x87ff : 0x80ff;
+  const std::uint32_t exponent = halves ? 0x3800 : 0x3f00;
   std::mt19937 random(5);
   std::vector<std::uint16_t> numbers(std::size_t{1} << 20);
-  // bfloat16 of either sign from 0.5 to 2: random bits but for the top of the exponent.
   for (std::uint16_t& number : numbers) {
-    number = static_cast<std::uint16_t>((random() & 0x80ff) | 0x3f00);
+    number = static_cast<std::uint16_t>((random() & kept) | exponent);
   }
-  ESPALIER_TRY(DeviceMemory memory, DeviceMemory::allocate(kNumbers * 2, "a matrix"));
-  for (std::size_t at = 0; at < kNumbers; at += numbers.size()) {
-    ESPALIER_CHECK(
-        copy_to_device(stream, std::as_bytes(std::span(numbers)), memory.at<std::uint16_t>() + at));
+  ESPALIER_TRY(DeviceMemory memory, DeviceMemory::allocate(count * 2, "a matrix"));
+  for (std::size_t at = 0; at < count; at += numbers.size()) {
+    const auto piece = std::span(numbers).first(std::min(numbers.size(), count - at));
+    ESPALIER_CHECK(copy_to_device(stream, std::as_bytes(piece), memory.at<std::uint16_t>() + at));
   }
   return memory;
 }
 
-Result<double> best_rate(const Library& library, cublasHandle_t handle, Stream& stream) {
-  ESPALIER_TRY(const DeviceMemory a, random_square(stream));
-  ESPALIER_TRY(const DeviceMemory b, random_square(stream));
-  ESPALIER_TRY(const DeviceMemory c, DeviceMemory::allocate(a.size(), "a product"));
-  ESPALIER_TRY(Event begin, Event::create());
-  ESPALIER_TRY(Event end, Event::create());
+Result<Spread> time_products(const Library& library, cublasHandle_t handle, Stream& stream,
+                             const DenseProduct& product, int repeats) {
+  ESPALIER_TRY(const DeviceMemory weights,
+               random_numbers(stream, product.type, product.outputs * product.inputs));
+  ESPALIER_TRY(const DeviceMemory x,
+               random_numbers(stream, product.type, product.rows * product.inputs));
+  ESPALIER_TRY(const DeviceMemory y,
+               DeviceMemory::allocate(product.rows * product.outputs * 2, "a product"));
+  const int outputs = static_cast<int>(product.outputs);
+  const int rows = static_cast<int>(product.rows);
+  const int inputs = static_cast<int>(product.inputs);
+  const cudaDataType type = product.type == DenseType::kF16 ? CUDA_R_16F : CUDA_R_16BF;
   const float one = 1;
   const float zero = 0;
-  double best = 0;
-  for (int repeat = 0; repeat < kRepeats; ++repeat) {
+  ESPALIER_TRY(Event begin, Event::create());
+  ESPALIER_TRY(Event end, Event::create());
+  constexpr int kProducts = 4;  // between two events
+  std::vector<double> seconds;
+  for (int repeat = -2; repeat < repeats; ++repeat) {
     ESPALIER_CHECK(begin.record(stream));
-    const cublasStatus_t computed =
-        library.gemm(handle, CUBLAS_OP_T, CUBLAS_OP_N, kSize, kSize, kSize, &one, a.at<void>(),
-                     CUDA_R_16BF, kSize, b.at<void>(), CUDA_R_16BF, kSize, &zero, c.at<void>(),
-                     CUDA_R_16BF, kSize, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
-    if (computed != CUBLAS_STATUS_SUCCESS) {
-      return work_error("cuBLAS refused a product: status {}", static_cast<int>(computed));
+    for (int i = 0; i < kProducts; ++i) {
+      const cublasStatus_t computed =
+          library.gemm(handle, CUBLAS_OP_T, CUBLAS_OP_N, outputs, rows, inputs, &one,
+                       weights.at<void>(), type, inputs, x.at<void>(), type, inputs, &zero,
+                       y.at<void>(), type, outputs, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+      if (computed != CUBLAS_STATUS_SUCCESS) {
+        return work_error("cuBLAS refused a product: status {}", static_cast<int>(computed));
+      }
     }
     ESPALIER_CHECK(end.record(stream));
     ESPALIER_CHECK(end.wait());
-    ESPALIER_TRY(const double seconds, Event::seconds_between(begin, end));
-    best = std::max(best, 2.0 * kSize * kSize * kSize / seconds);
+    ESPALIER_TRY(const double all, Event::seconds_between(begin, end));
+    if (repeat >= 0) seconds.push_back(all / kProducts);
   }
-  return best;
+  return spread(std::move(seconds));
 }
 
 }  // namespace
 
-Result<double> matrix_product_rate(Stream& stream) {
+Result<Spread> time_dense_product(Stream& stream, const DenseProduct& product, int repeats) {
   ESPALIER_TRY(const Library library, Library::open());
   cublasHandle_t handle = nullptr;
   if (library.create(&handle) != CUBLAS_STATUS_SUCCESS) {
     return work_error("cuBLAS does not start on this GPU");
   }
   library.set_stream(handle, stream.get());
-  Result<double> rate = best_rate(library, handle, stream);
+  Result<Spread> seconds = time_products(library, handle, stream, product, repeats);
   library.destroy(handle);
-  return rate;
+  return seconds;
 }
 
 #else
 
-Result<double> matrix_product_rate(gpu::cuda::Stream&) {
+Result<Spread> time_dense_product(gpu::cuda::Stream&, const DenseProduct&, int) {
   return work_error("this build was made without cuBLAS");
 }
 

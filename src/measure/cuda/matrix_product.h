@@ -1,13 +1,23 @@
-// The operations a second that a GPU's matrix units reach: a ceiling for products with many rows.
+// Dense matrix products by cuBLAS: what a GPU's matrix units reach, beside which products with many
+// rows are put.
 #pragma once
 
 #include "base/result.h"
 #include "compute/gpu/cuda/stream.h"
+#include "measure/bench.h"
 
 namespace espalier::measure {
 
-// Of cuBLAS on an 8192 × 8192 × 8192 product of random bfloat16 numbers, the best of several.
-// cuBLAS is looked for when this is called; nothing else needs it. Errors: it is not there.
-[[nodiscard]] Result<double> matrix_product_rate(gpu::cuda::Stream& stream);
+enum class DenseType { kF16, kBF16 };
+
+struct DenseProduct {
+  DenseType type = DenseType::kF16;  // of both operands and the result; sums are floats
+  std::uint64_t rows = 0, outputs = 0, inputs = 0;
+};
+
+// Seconds of one of `repeats` products of random numbers. cuBLAS is looked for when this is called;
+// nothing else needs it. Errors: it is not there, or not enough memory.
+[[nodiscard]] Result<Spread> time_dense_product(gpu::cuda::Stream& stream,
+                                                const DenseProduct& product, int repeats);
 
 }  // namespace espalier::measure

@@ -21,6 +21,13 @@
 
 namespace espalier::gpu::cuda::codes {
 
+// Decoded rows of the matrix, from output `first` on.
+struct HalfRows {
+  const float* factor;  // which they are multiplied by
+  __half* values;       // [outputs, stride]
+  int first, outputs, stride;
+};
+
 // Columns of a table: what the host needs to know of a format.
 struct Arguments;
 struct Kernels {
@@ -33,6 +40,7 @@ struct Kernels {
   int (*tile_bytes)(const FormatArguments&);
   void (*arrange)(Weights matrix, FormatArguments format, std::uint8_t* to, int stages,
                   long long tiles);
+  void (*decode)(const std::uint8_t* weights, FormatArguments format, int tile_stages, HalfRows to);
   void (*few)(Arguments);   // 4 rows
   void (*some)(Arguments);  // 8
   void (*many)(Arguments);  // 16
@@ -497,6 +505,51 @@ __global__ void arrange_kernel(const Weights matrix, const FormatArguments forma
   reinterpret_cast<std::uint32_t*>(base)[part] = bits;
 }
 
+// A block for each stage along x and tile of 128 outputs along y.
+template <typename Format>
+__global__ void __launch_bounds__(kWarps * 32)
+    decode_kernel(const std::uint8_t* weights, const FormatArguments format, int tile_stages,
+                  const HalfRows to) {
+  using Bits = typename Format::Bits;
+  constexpr int kGroup = Format::kGroup;
+  const int lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32;
+  const int tile = to.first / kTileOutputs + blockIdx.y;
+  const std::uint8_t* from =
+      weights + ((static_cast<std::size_t>(tile) * tile_stages + blockIdx.x) * kWarps + warp) *
+                    tile_bytes_of<Format>(format);
+  const std::uint8_t* header = from + Format::kUnits * kUnit * kTileRows * Bits::kBits / 8;
+  const typename Format::Row rows[2] = {typename Format::Row(header, lane / 4, format),
+                                        typename Format::Row(header, lane / 4 + 8, format)};
+  const float factor = *to.factor;
+#pragma unroll
+  for (int step = 0; step < 4 * Format::kUnits; ++step) {
+    std::uint32_t a[4];
+    Bits::read(a, from, lane, step, Format::kUnits);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int in_stage = 32 * step + 16 * (i / 2);
+      const float scale = rows[i % 2].scale(in_stage / kGroup);
+      const float offset = Format::kOffset ? rows[i % 2].offset(in_stage / kGroup) : 0.0f;
+      std::uint32_t halves[2] = {};
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        const int byte = static_cast<int>(a[i] >> (8 * c) & 255);
+        const int code = Bits::kSigned ? static_cast<signed char>(byte) : byte;
+        const float value = (scale * static_cast<float>(code) + offset) * factor;
+        halves[c / 2] |= static_cast<std::uint32_t>(__half_as_ushort(__float2half_rn(value)))
+                         << (16 * (c % 2));
+      }
+      const int output = blockIdx.y * kTileOutputs + warp * kTileRows + lane / 4 + 8 * (i % 2);
+      const int input = blockIdx.x * Format::kUnits * kUnit + in_stage + lane % 4 * 4;
+      if (output < to.outputs && input < to.stride) {
+        *reinterpret_cast<uint2*>(to.values + static_cast<std::size_t>(output) * to.stride +
+                                  input) = make_uint2(halves[0], halves[1]);
+      }
+    }
+  }
+}
+
 template <typename Format>
 constexpr Kernels kernels_of(std::string_view name, std::uint32_t bits = 0, bool grouped = false) {
   return {.format = name,
@@ -507,6 +560,7 @@ constexpr Kernels kernels_of(std::string_view name, std::uint32_t bits = 0, bool
           .grouped = grouped,
           .tile_bytes = tile_bytes_of<Format>,
           .arrange = arrange_kernel<Format>,
+          .decode = decode_kernel<Format>,
           .few = product<Format, 1>,
           .some = product<Format, 2>,
           .many = product<Format, 4>};
@@ -669,6 +723,21 @@ Status arrange(const Layer& layer, const Weights& matrix, std::uint8_t* weights,
                            kArrangeThreads, 0, stream>>>(matrix, format, weights, shape.tile_stages,
                                                          tiles);
   return check_cuda(cudaGetLastError(), "codes: arranging");
+}
+
+Status decode(const Layer& layer, const float* factor, std::uint32_t first, std::uint32_t outputs,
+              std::uint32_t stride, std::uint16_t* halves, cudaStream_t stream) {
+  ESPALIER_CHECK(check(layer));
+  if (first % kTileOutputs != 0 || outputs == 0 || stride % 4 != 0) {
+    return work_error("codes: found {} outputs from {} in rows of {}", outputs, first, stride);
+  }
+  const Shape shape = shape_of(layer);
+  const HalfRows to = {factor, reinterpret_cast<__half*>(halves), static_cast<int>(first),
+                       static_cast<int>(outputs), static_cast<int>(stride)};
+  const dim3 blocks(shape.tile_stages, (outputs + kTileOutputs - 1) / kTileOutputs);
+  layer.kernels->decode<<<blocks, kWarps * 32, 0, stream>>>(
+      layer.weights, format_arguments(layer), shape.tile_stages, to);
+  return check_cuda(cudaGetLastError(), "codes: decoding");
 }
 
 std::size_t workspace_bytes(const Layer& layer, std::uint32_t rows) {

@@ -47,6 +47,12 @@ struct Layer {
 [[nodiscard]] Status arrange(const Layer& layer, const Weights& matrix, std::uint8_t* weights,
                              cudaStream_t stream);
 
+// Outputs `first` (a multiple of 128) to `first` + `outputs` of arranged weights, times *factor, as
+// halves [outputs, stride]; `stride` is a multiple of 4, its inputs beyond the last are zeros.
+[[nodiscard]] Status decode(const Layer& layer, const float* factor, std::uint32_t first,
+                            std::uint32_t outputs, std::uint32_t stride, std::uint16_t* halves,
+                            cudaStream_t stream);
+
 // Bytes of device memory that calls one after the other may share, whatever their layers and rows.
 // It must be zero before the first.
 [[nodiscard]] std::size_t workspace_bytes(const Layer& layer, std::uint32_t rows);

@@ -512,14 +512,20 @@ struct GroupPairs : Usual {
   }
 };
 
+// The 16 bits that a scale was read from.
+__device__ inline std::uint32_t bits16(const FormatArguments& format, float value) {
+  return format.scale_type == 1 ? __float_as_uint(value) >> 16
+                                : __half_as_ushort(__float2half_rn(value));
+}
+
 template <int kUpper, int kLower>
 struct CodesMlx : GroupPairs<kUpper, kLower, false> {
   static __device__ void header(std::uint8_t* to, int r, const SourceRow& source,
                                 const FormatArguments& format) {
     const Weights& w = source.weights;
     CodesMlx::fill_header(to, r, source, format, [&](std::uint32_t col) {
-      const std::uint64_t group = mlx_group(w, source.row, col);
-      return read16(w.scales + group * 2) | read16(w.zeros + group * 2) << 16;
+      const MlxGroup group = MlxAffine::group(w, mlx_group(w, source.row, col));
+      return bits16(format, group.scale) | bits16(format, group.bias) << 16;
     });
   }
   template <typename>
@@ -528,21 +534,21 @@ struct CodesMlx : GroupPairs<kUpper, kLower, false> {
   }
 };
 
-// The three that keep 4-bit integers: Source says how they are stored.
-template <typename Source>
+// The three that keep 4-bit integers.
+template <typename Stored>
 struct CodesInt4 : GroupPairs<4, 0, true> {
   static __device__ void header(std::uint8_t* to, int r, const SourceRow& source,
                                 const FormatArguments& format) {
     const Weights& w = source.weights;
     CodesInt4::fill_header(to, r, source, format, [&](std::uint32_t col) {
       const std::uint32_t group = int4_group(w, col);
-      return read16(w.scales + Source::scale_index(w, source.row, group) * 2) |
-             Source::zero(w, source.row, group) << 16;
+      return bits16(format, Stored::scale(w, source.row, group)) |
+             Stored::zero(w, source.row, group) << 16;
     });
   }
   template <typename>
   static __device__ std::uint32_t code_of(const Weights& w, std::uint32_t row, std::uint32_t col) {
-    return row < w.rows && col < w.cols ? Source::code(w, row, col) : 0;
+    return row < w.rows && col < w.cols ? Stored::code(w, row, col) : 0;
   }
 };
 

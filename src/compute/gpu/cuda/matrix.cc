@@ -34,7 +34,7 @@ Result<DeviceMatrix> DeviceMatrix::upload(Uploader& uploader, const pack::Matrix
                         {matrix.output_scale, &device.output_scale_},
                         {std::as_bytes(device.shape_.grid), &grid}};
   device.data_bytes_ = matrix.data.size();
-  std::size_t bytes = 0;
+  std::size_t bytes = sizeof(HalfScale);
   for (const Part& part : parts) bytes += aligned(part.bytes.size());
   ESPALIER_TRY(device.memory_, DeviceMemory::allocate(bytes, name));
   std::size_t offset = 0;
@@ -53,6 +53,11 @@ Result<DeviceMatrix> DeviceMatrix::upload(Uploader& uploader, const pack::Matrix
   weights.scale_type = device.shape_.scale_type;
   weights.heads = device.shape_.heads;
   weights.global_scale = device.shape_.global_scale;
+  if (decodes_to_halves(device.shape_.kernel)) {
+    auto* const scale = device.memory_.at<HalfScale>(offset);
+    ESPALIER_CHECK(find_half_scale(uploader.stream(), packed_operand(device), scale));
+    device.half_scale_ = scale;
+  }
   return device;
 }
 
@@ -77,11 +82,15 @@ Status DeviceMatrix::arrange_exl3(Stream& stream) {
 // All that the file has of the matrix goes into the arranged weights.
 Status DeviceMatrix::arrange_codes(Stream& stream) {
   const codes::Layer layer = codes_layer(*this);
+  const std::size_t bytes = aligned(codes::arranged_bytes(layer));
   ESPALIER_TRY(DeviceMemory arranged,
-               DeviceMemory::allocate(codes::arranged_bytes(layer), "weights in order"));
+               DeviceMemory::allocate(bytes + sizeof(HalfScale), "weights in order"));
   ESPALIER_CHECK(codes::arrange(layer, weights_, arranged.at<std::uint8_t>(), stream.get()));
+  auto* const scale = arranged.at<HalfScale>(bytes);
+  ESPALIER_CHECK(copy_on_device(stream, half_scale_, sizeof(HalfScale), scale));
   ESPALIER_CHECK(stream.wait());
   memory_ = std::move(arranged);
+  half_scale_ = scale;
   weights_.data = memory_.at<std::uint8_t>();
   weights_.scales = weights_.zeros = nullptr;
   arranged_ = true;
@@ -91,6 +100,14 @@ Status DeviceMatrix::arrange_codes(Stream& stream) {
 bool takes_exl3_mul1(const DeviceMatrix& matrix) {
   return matrix.format().name.starts_with("EXL3-MUL1-") && matrix.input_scale() != nullptr &&
          static_cast<bool>(check_exl3_mul1(exl3_layer(matrix)));
+}
+
+PackedOperand packed_operand(const DeviceMatrix& matrix) {
+  return {.kernel = matrix.shape().kernel,
+          .weights = matrix.weights(),
+          .arranged = matrix.arranged(),
+          .input_scale = matrix.input_scale(),
+          .output_scale = matrix.output_scale()};
 }
 
 Exl3Layer exl3_layer(const DeviceMatrix& matrix) {

@@ -4,6 +4,7 @@
 #include "compute/gpu/cuda/arguments.h"
 #include "compute/gpu/cuda/codes.h"
 #include "compute/gpu/cuda/exl3_mul1.h"
+#include "compute/gpu/cuda/half_operands.h"
 #include "compute/gpu/cuda/memory.h"
 #include "compute/gpu/launch.h"
 #include "pack/matrix.h"
@@ -33,6 +34,8 @@ class DeviceMatrix {
   // EXL3: suh and svh, F16 of the padded sizes. Otherwise null.
   [[nodiscard]] const std::uint8_t* input_scale() const { return input_scale_; }
   [[nodiscard]] const std::uint8_t* output_scale() const { return output_scale_; }
+  // Of the weights as halves; null of embedding tables of EXL3, which have no products.
+  [[nodiscard]] const HalfScale* half_scale() const { return half_scale_; }
 
  private:
   Status arrange_exl3(Stream& stream);
@@ -48,6 +51,7 @@ class DeviceMatrix {
   Weights weights_ = {};
   const std::uint8_t* input_scale_ = nullptr;
   const std::uint8_t* output_scale_ = nullptr;
+  const HalfScale* half_scale_ = nullptr;
 };
 
 // What exl3_mul1 takes of a matrix that is arranged, without a bias. Only of its formats.
@@ -58,5 +62,8 @@ bool takes_exl3_mul1(const DeviceMatrix& matrix);
 // The same for codes::project, whose layer has no kernels where it does not take the matrix.
 codes::Layer codes_layer(const DeviceMatrix& matrix);
 bool takes_codes(const DeviceMatrix& matrix);
+
+// What is decoded to halves of a matrix.
+PackedOperand packed_operand(const DeviceMatrix& matrix);
 
 }  // namespace espalier::gpu::cuda

@@ -1,6 +1,12 @@
 #include "compute/gpu/cuda/project.h"
 
+#include <algorithm>
+#include <map>
+#include <mutex>
 #include <string>
+
+#include "compute/gpu/cuda/decoded.h"
+#include "compute/gpu/tuned.h"
 
 namespace espalier::gpu::cuda {
 namespace {
@@ -10,7 +16,8 @@ bool is_rotated(const DeviceMatrix& weights) { return weights.input_scale() != n
 
 std::size_t portable_workspace(const DeviceMatrix& weights, std::uint32_t rows) {
   if (!is_rotated(weights)) return 0;
-  return (std::size_t{weights.shape().cols} + weights.shape().rows) * rows * sizeof(float);
+  return (std::size_t{weights.shape().cols} + weights.shape().rows) * std::min(rows, kProjectRows) *
+         sizeof(float);
 }
 
 Status enqueue_named(Stream& stream, const WeightShape& shape, const ProjectArguments& args) {
@@ -27,7 +34,7 @@ Status rotate(Stream& stream, std::string_view kernel_name, const RotateArgument
   return enqueue(stream, *kernel, grid, args);
 }
 
-Status enqueue_portable(Stream& stream, const Product& product) {
+Status enqueue_few_rows(Stream& stream, const Product& product) {
   const DeviceMatrix& weights = *product.weights;
   const WeightShape& shape = weights.shape();
   ProjectArguments args = {.weights = weights.weights(),
@@ -59,6 +66,18 @@ Status enqueue_portable(Stream& stream, const Product& product) {
                 product.rows);
 }
 
+// Any number of rows, a few at a time.
+Status enqueue_portable(Stream& stream, const Product& product) {
+  Product few = product;
+  for (std::uint32_t first = 0; first < product.rows; first += kProjectRows) {
+    few.rows = std::min(kProjectRows, product.rows - first);
+    ESPALIER_CHECK(enqueue_few_rows(stream, few));
+    few.x += few.rows * product.weights->inputs();
+    few.y += few.rows * product.weights->outputs();
+  }
+  return {};
+}
+
 bool in_the_files_order(const DeviceMatrix& weights) { return !weights.arranged(); }
 
 std::size_t exl3_mul1_workspace_of(const DeviceMatrix& weights, std::uint32_t rows) {
@@ -83,6 +102,23 @@ Status enqueue_codes(Stream& stream, const Product& product) {
   return codes::project(layer, product.x, product.rows, product.y, product.workspace, stream.get());
 }
 
+// The name of the current GPU, or nothing. (CUDA takes a millisecond to tell it.)
+std::string_view current_gpu() {
+  static std::mutex mutex;
+  static std::map<int, std::string> names;
+  int device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) return {};
+  const std::lock_guard lock(mutex);
+  const auto [name, is_new] = names.try_emplace(device);
+  cudaDeviceProp properties = {};
+  if (is_new && cudaGetDeviceProperties(&properties, device) == cudaSuccess) {
+    name->second = properties.name;
+  }
+  return name->second;
+}
+
+constexpr std::uint32_t kAnyRows = 65536;  // more are not asked for at once
+
 constexpr ProjectKernel kKernels[] = {
     {.name = "exl3-mul1",
      .format = "EXL3-MUL1-",
@@ -100,9 +136,17 @@ constexpr ProjectKernel kKernels[] = {
      .workspace_bytes = codes_workspace,
      .enqueue = enqueue_codes,
      .arranges = true},
+    {.name = "decoded",
+     .format = "",
+     .least_rows = kDecodedRows,
+     .most_rows = kAnyRows,
+     .takes = takes_decoded,
+     .allowed_difference = 1e-3,
+     .workspace_bytes = decoded_workspace,
+     .enqueue = enqueue_decoded},
     {.name = "portable",
      .format = "",
-     .most_rows = kProjectRows,
+     .most_rows = kAnyRows,
      .takes = in_the_files_order,
      .allowed_difference = 1e-5,
      .workspace_bytes = portable_workspace,
@@ -113,15 +157,25 @@ constexpr ProjectKernel kKernels[] = {
 
 std::span<const ProjectKernel> project_kernels() { return kKernels; }
 
+bool serves(const ProjectKernel& kernel, const DeviceMatrix& weights, std::uint64_t rows) {
+  return weights.format().name.starts_with(kernel.format) && rows >= kernel.least_rows &&
+         rows <= kernel.most_rows && (kernel.takes == nullptr || kernel.takes(weights));
+}
+
 Result<const ProjectKernel*> choose_project_kernel(const DeviceMatrix& weights, std::uint64_t rows,
                                                    std::string_view name) {
   const std::string_view format = weights.format().name;
+  const std::string_view tuned = name.empty()
+                                     ? tuned_kernel(tuned_kernels(), current_gpu(), format,
+                                                    weights.outputs() * weights.inputs(), rows)
+                                     : name;
+  const ProjectKernel* first = nullptr;
   for (const ProjectKernel& kernel : kKernels) {
-    const bool serves = format.starts_with(kernel.format) && rows >= 1 &&
-                        rows <= kernel.most_rows &&
-                        (kernel.takes == nullptr || kernel.takes(weights));
-    if (serves && (name.empty() || name == kernel.name)) return &kernel;
+    if (!serves(kernel, weights, rows)) continue;
+    if (kernel.name == tuned) return &kernel;
+    if (first == nullptr) first = &kernel;
   }
+  if (name.empty() && first != nullptr) return first;
   return input_error("project: found no{}{} kernel for {} rows of {} to {} features in {}",
                      name.empty() ? "" : " ", name, rows, weights.inputs(), weights.outputs(),
                      format);

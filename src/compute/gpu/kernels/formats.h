@@ -23,9 +23,9 @@
                               entry(iq3_xxs, GridBlocks<IQ3_XXS>) entry(iq3_s, GridBlocks<IQ3_S>)  \
                                   entry(mlx_affine, MlxAffine) entry(mlx_mxfp4, MlxMxfp4)          \
                                       entry(mlx_mxfp8, MlxMxfp8) entry(mlx_nvfp4, MlxNvfp4)        \
-                                          entry(gptq_v1, Int4<Gptq<0x11111111u>>)                  \
-                                              entry(gptq_v2, Int4<Gptq<0>>) entry(awq, Int4<Awq>)  \
-                                                  entry(ct_int4, Int4<CompressedInt4>)             \
+                                          entry(gptq_v1, Gptq<0x11111111u>)                        \
+                                              entry(gptq_v2, Gptq<0>) entry(awq, Awq)              \
+                                                  entry(ct_int4, CompressedInt4)                   \
                                                       entry(exl3_3inst, Exl3<ThreeInst>)           \
                                                           entry(exl3_mcg, Exl3<Mcg>)               \
                                                               entry(exl3_mul1, Exl3<Mul1>)         \

@@ -126,12 +126,11 @@ struct Q3_K {
 // scale · (group's scale code) · code − minimum · (group's minimum code), of Q4_K and Q5_K.
 ESPALIER_DEVICE float k_with_minimum(Codes block, uint32_t g, uint32_t code) {
   const Codes scales = block + 4;
-  uint32_t scale_code = scales[g] & 63;
-  uint32_t minimum_code = scales[g + 4] & 63;
-  if (g >= 4) {
-    scale_code = (scales[g + 4] & 15) | scales[g - 4] >> 6 << 4;
-    minimum_code = scales[g + 4] >> 4 | scales[g] >> 6 << 4;
-  }
+  const uint32_t first = scales[g % 4];
+  const uint32_t second = scales[g % 4 + 4];
+  const uint32_t third = scales[g % 4 + 8];
+  const uint32_t scale_code = g < 4 ? first & 63 : (third & 15) | first >> 6 << 4;
+  const uint32_t minimum_code = g < 4 ? second & 63 : third >> 4 | second >> 6 << 4;
   const float scale = half_at(block) * centered(scale_code, 0);
   const float minimum = half_at(block + 2) * centered(minimum_code, 0);
   return scale * centered(code, 0) - minimum;
@@ -205,9 +204,8 @@ struct TQ1_0 {
       byte = 48 + v % 4;
       trit = (v - 240) / 4;
     }
-    uint32_t shifted = block[byte];
-    for (uint32_t t = 0; t < trit; ++t) shifted = shifted * 3 & 255;
-    return shifted * 3 >> 8;
+    const uint32_t power = trit == 4 ? 81 : 0x1b090301u >> (8 * trit) & 255;  // of 3
+    return (block[byte] * power & 255) * 3 >> 8;
   }
   static ESPALIER_DEVICE float value(Codes block, uint32_t v) {
     return half_at(block + 52) * centered(code(block, v), 1);
