@@ -10,9 +10,7 @@
 // Sums are floats, so their order is fixed, and depends on the layer's shape alone: the division of
 // the work counts on as many blocks as an H200 runs at once, whatever the GPU. Products of a team
 // follow each other along the inputs; where teams share a unit, their sums are added in the teams'
-// order, and slices in theirs.
-#include <iterator>
-
+// order, and slices in theirs, by a second kernel that also rotates back.
 #include "compute/gpu/cuda/exl3_half.h"
 #include "compute/gpu/cuda/exl3_tiles.cuh"
 
@@ -21,12 +19,14 @@ namespace {
 
 constexpr int kBlocks = 132;
 constexpr int kMostRows = 8;  // of a launch
-// Words of the operand of a quad: of two activations each, of 64 inputs and 8 rows, each twice.
-constexpr int kOperandQuad = 64 * kMostRows;
-constexpr int kOperandBytes = kSliceQuads * kOperandQuad * 4;
+// The operand, in lines of 32 uint4, one for each lane: a word is an activation twice. A quad has
+// four lines, each of four inputs of its four tiles. The padding keeps a warp's writes in different
+// banks.
+constexpr int kLine = 32 + 2;
+constexpr int kOperandBytes = kSliceQuads * 4 * kLine * 16;
 
 struct Arguments : Exl3Arguments {
-  std::uint32_t multiplier, addend;  // the multiplier for doubled states
+  std::uint32_t multiplier, doubled_multiplier, addend;
 };
 
 // The power of two that a row's activations of a slice are multiplied by, and its inverse, from the
@@ -89,19 +89,26 @@ __device__ inline void prepare(uint4* operand, std::uint32_t* most, const Argume
       const int pair = in_slice % 8 / 2;
       const int upper_half = in_slice / 8 % 2;
       const int column = row % 4 * 2 + row / 4;
-      auto* to = reinterpret_cast<uint2*>(operand + quad * (kOperandQuad / 4) + pair * 32 +
-                                          column * 4 + tile);
+      auto* to = reinterpret_cast<uint2*>(operand + (quad * 4 + pair) * kLine + column * 4 + tile);
       to[upper_half] = make_uint2(twice[0], twice[1]);
-      to[64 + upper_half] = make_uint2(twice[2], twice[3]);
+      to[2 * kLine + upper_half] = make_uint2(twice[2], twice[3]);
     }
   }
   __syncthreads();
 }
 
-// (product & 0x8fff8fff) ^ flips, in one instruction: of two constants it takes one from a register.
-__device__ inline std::uint32_t halves_of(std::uint32_t product, std::uint32_t flips) {
+// The two halves of weight i of a tile. The last step is one instruction: of two constants it takes
+// one from a register, `flips`.
+template <int kDoubleBits>
+__device__ inline std::uint32_t halves_of(const TilePair<kDoubleBits>& tiles, int tile, int i,
+                                          const Arguments& args, std::uint32_t flips) {
+  const std::uint32_t product = TilePair<kDoubleBits>::is_half_word(i)
+                                    ? tiles.half_word(tile, i) * args.multiplier
+                                    : tiles.doubled_state(tile, i) * args.doubled_multiplier;
   std::uint32_t halves;
-  asm("lop3.b32 %0, %1, 0x8fff8fff, %2, 0x6a;" : "=r"(halves) : "r"(product), "r"(flips));
+  asm("lop3.b32 %0, %1, 0x8fff8fff, %2, 0x6a;"  // (a & b) ^ c
+      : "=r"(halves)
+      : "r"(product + args.addend), "r"(flips));
   return halves;
 }
 
@@ -114,9 +121,10 @@ __device__ inline void multiply(float (&sums)[4], std::uint32_t a0, std::uint32_
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// A warp takes two pairs of tiles where its registers hold their bits and sums.
+// A warp takes two pairs of tiles where its registers hold their bits and sums. Rounds are short
+// enough for GPUs whose blocks have 99 KB of shared memory.
 template <int kDoubleBits>
-using HalfRows = Division<(kDoubleBits > 12 ? 1 : 2), 1, 1>;
+using HalfRows = Division<(kDoubleBits > 8 ? 1 : 2), 1, 1, 32 * 1024>;
 // The sums of a round, and of each team's part of a unit that another team began.
 template <typename D>
 constexpr int kSharedBytes = kOperandBytes + D::kSumsBytes + kWarps* D::kUnitSums * 4;
@@ -186,20 +194,18 @@ __global__ void __launch_bounds__(kWarps * 32, 1) exl3_half_rows(const Arguments
   asm volatile("mov.b32 %0, 0x3b603b60;" : "=r"(flips));
   float acc[D::kWarpPairs * 2][4] = {};
   const auto multiply_item = [&](TilePair<kDoubleBits>(&now)[D::kWarpPairs], int quad) {
-    const uint4* b = operand + quad * (kOperandQuad / 4) + lane;
+    const uint4* b = operand + quad * (4 * kLine) + lane;
 #pragma unroll
     for (int j = 0; j < D::kWarpPairs; ++j) now[j].find_start(lane);
 #pragma unroll
     for (int eight = 0; eight < 4; ++eight) {
-      const uint4 x = b[eight * 32];
+      const uint4 x = b[eight * kLine];
 #pragma unroll
       for (int j = 0; j < D::kWarpPairs * 2; ++j) {
         std::uint32_t w[8];
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
-          const std::uint32_t product =
-              now[j / 2].doubled_state(j % 2, eight * 8 + i) * args.multiplier + args.addend;
-          w[i] = halves_of(product, flips);
+          w[i] = halves_of(now[j / 2], j % 2, eight * 8 + i, args, flips);
         }
         multiply(acc[j], w[0], w[4], w[1], w[5], x.x, x.y);
         multiply(acc[j], w[2], w[6], w[3], w[7], x.z, x.w);
@@ -229,7 +235,16 @@ __global__ void __launch_bounds__(kWarps * 32, 1) exl3_half_rows(const Arguments
     at.next_round();
     __syncthreads();
   }
-  finish<D>(memory, args, first, last);
+}
+
+// A warp for each row of a group of outputs.
+constexpr int kFinishWarps = 4;
+__global__ void __launch_bounds__(kFinishWarps * 32) exl3_half_finish(const Arguments args) {
+  let_the_next_kernel_start();
+  wait_for_the_kernel_before();
+  const int task = blockIdx.x * kFinishWarps + threadIdx.x / 32;
+  if (task >= args.padded_outputs / kGroup * args.rows) return;
+  finish_row(args, task / args.rows, task % args.rows);
 }
 
 using Kernel = void (*)(Arguments);
@@ -246,11 +261,25 @@ constexpr Variant kRates[] = {
     kVariant<5>, kVariant<6>, kVariant<7>, kVariant<8>,
 };
 
-constexpr std::size_t kCountBytes = (kMostGroups + 1) * sizeof(std::uint32_t);
-
-Status check(cudaError_t error, const char* what) {
+Status check(cudaError_t error) {
   if (error == cudaSuccess) return {};
-  return work_error("{}: {}", what, cudaGetErrorString(error));
+  return work_error("exl3_half: {}", cudaGetErrorString(error));
+}
+
+// Launches so that the kernel may start while the one before it ends, where the GPU can do that.
+Status launch(Kernel kernel, int blocks, int warps, int shared_bytes, int major,
+              cudaStream_t stream, const Arguments& args) {
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(blocks);
+  config.blockDim = dim3(warps * 32);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = major >= 9 ? 1 : 0;
+  return check(cudaLaunchKernelEx(&config, kernel, args));
 }
 
 }  // namespace
@@ -265,8 +294,8 @@ Status check_exl3_half(const Exl3Layer& layer) {
 
 std::size_t exl3_half_workspace(const Exl3Layer& layer, std::uint32_t rows) {
   const std::size_t slices = (layer.padded_inputs + kSlice - 1) / kSlice;
-  return kCountBytes +
-         slices * std::min<std::size_t>(rows, kMostRows) * layer.padded_outputs * sizeof(float);
+  const std::size_t at_once = std::min<std::size_t>(rows, kMostRows);
+  return slices * at_once * layer.padded_outputs * sizeof(float);
 }
 
 Status exl3_half(const Exl3Layer& layer, const Exl3HalfCodebook& codebook, const float* x,
@@ -275,42 +304,35 @@ Status exl3_half(const Exl3Layer& layer, const Exl3HalfCodebook& codebook, const
   if (rows == 0 || rows > kExl3Rows) {
     return work_error("exl3_half: found {} rows, expected 1 to {}", rows, kExl3Rows);
   }
-  int device = 0, major = 0;
-  (void)cudaGetDevice(&device);
-  (void)cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  int device = 0;
+  int major = 0;
+  ESPALIER_CHECK(check(cudaGetDevice(&device)));
+  ESPALIER_CHECK(check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device)));
   const Variant& variant = kRates[layer.double_bits / 2];
-  ESPALIER_CHECK(
-      check(cudaFuncSetAttribute(variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 variant.shared_bytes),
-            "exl3_half: asking for shared memory"));
+  ESPALIER_CHECK(check(cudaFuncSetAttribute(
+      variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, variant.shared_bytes)));
   Arguments args{};
   args.weights = layer.weights;
   args.suh = reinterpret_cast<const __half*>(layer.suh);
   args.svh = reinterpret_cast<const __half*>(layer.svh);
   args.bias = layer.bias;
-  args.arrived = static_cast<std::uint32_t*>(workspace);
-  args.partial = reinterpret_cast<float*>(static_cast<std::uint8_t*>(workspace) + kCountBytes);
+  args.partial = static_cast<float*>(workspace);
   args.inputs = static_cast<int>(layer.inputs);
   args.outputs = static_cast<int>(layer.outputs);
   args.padded_inputs = static_cast<int>(layer.padded_inputs);
   args.padded_outputs = static_cast<int>(layer.padded_outputs);
-  args.multiplier = for_doubled(codebook.multiplier);
+  args.multiplier = codebook.multiplier;
+  args.doubled_multiplier = for_doubled(codebook.multiplier);
   args.addend = codebook.addend;
   for (std::uint32_t row = 0; row < rows; row += kMostRows) {
     args.rows = static_cast<int>(std::min<std::uint32_t>(kMostRows, rows - row));
     args.x = x + std::size_t{row} * layer.inputs;
     args.y = y + std::size_t{row} * layer.outputs;
-    cudaLaunchAttribute overlap{};
-    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    overlap.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config{};
-    config.gridDim = dim3(kBlocks);
-    config.blockDim = dim3(kWarps * 32);
-    config.dynamicSmemBytes = variant.shared_bytes;
-    config.stream = stream;
-    config.attrs = &overlap;
-    config.numAttrs = major >= 9 ? 1 : 0;
-    ESPALIER_CHECK(check(cudaLaunchKernelEx(&config, variant.kernel, args), "exl3_half"));
+    ESPALIER_CHECK(
+        launch(variant.kernel, kBlocks, kWarps, variant.shared_bytes, major, stream, args));
+    const int tasks = args.padded_outputs / kGroup * args.rows;
+    ESPALIER_CHECK(launch(exl3_half_finish, (tasks + kFinishWarps - 1) / kFinishWarps, kFinishWarps,
+                          0, major, stream, args));
   }
   return {};
 }

@@ -16,13 +16,12 @@ inline constexpr Exl3HalfCodebook kExl3ThreeInst = {89226354u, 64248484u};
 // Errors: bits or features that the product does not take.
 [[nodiscard]] Status check_exl3_half(const Exl3Layer& layer);
 
-// Bytes of device memory, as exl3_mul1_workspace. Calls of both kernels may share it.
+// Bytes of device memory that calls one after the other may share, whatever their layers and rows.
 [[nodiscard]] std::size_t exl3_half_workspace(const Exl3Layer& layer, std::uint32_t rows);
 
 // y [rows, outputs] = H(H(x ∘ suh) W) ∘ svh + bias, of x [rows, inputs] and weights as
 // exl3_mul1_arrange leaves them. A row's bits do not depend on the rows beside it. Launches kernels
-// and does not wait for them. Errors: rows, bits or features that it does not take; a GPU whose
-// blocks have too little shared memory (kWork); what CUDA says.
+// and does not wait for them. Errors: rows, bits or features that it does not take; what CUDA says.
 [[nodiscard]] Status exl3_half(const Exl3Layer& layer, const Exl3HalfCodebook& codebook,
                                const float* x, std::uint32_t rows, float* y, void* workspace,
                                cudaStream_t stream);

@@ -1,5 +1,5 @@
-// What EXL3's fast kernels share: reading weights that exl3_arrange has put in order, the
-// rotations, how the work is divided, and how blocks hand each other their sums.
+// What EXL3's fast kernels are made of: reading weights that exl3_mul1_arrange has put in order,
+// the rotations, and how the work is divided.
 //
 // In a tile, the 32 weights of columns g and g + 8 are 32·K consecutive bits. A lane takes them of
 // one of four tiles along the inputs (a quad), which makes every bit offset a constant, and its
@@ -9,9 +9,8 @@
 #include <cuda_fp16.h>
 
 #include <algorithm>
-#include <utility>
-
-#include "compute/gpu/cuda/exl3_mul1.h"
+#include <cstddef>
+#include <cstdint>
 
 namespace espalier::gpu::cuda {
 
@@ -21,10 +20,6 @@ constexpr int kSlice = 1024;              // inputs
 constexpr int kSliceQuads = kSlice / 64;  // a quad: four tiles along the inputs
 constexpr int kWarps = 16;                // of a block
 constexpr int kGroup = 128;               // outputs that are rotated together
-// The most groups of a layer, so that the count of each has a place of its own whatever the layer,
-// and so that a block has room to list those that it finishes: 16 KB.
-constexpr std::uint32_t kMostGroups = 4095;
-constexpr std::uint32_t kMostFeatures = kMostGroups * kGroup;
 
 struct Exl3Arguments {
   const std::uint32_t* weights;
@@ -33,10 +28,13 @@ struct Exl3Arguments {
   const float* bias;
   const float* x;
   float* y;
-  std::uint32_t* arrived;  // [groups]: units of work done; zero between calls
-  float* partial;          // [slices, rows, padded_outputs]
+  float* partial;  // [slices, rows, padded_outputs]
   int rows, inputs, outputs, padded_inputs, padded_outputs;
 };
+
+__device__ inline int slices_of(const Exl3Arguments& args) {
+  return (args.padded_inputs + kSlice - 1) / kSlice;
+}
 
 // What a kernel of a chain does before it reads what the one before it wrote, and once those after
 // it may start: on GPUs that can, kernels of a stream overlap so far.
@@ -165,13 +163,26 @@ struct TilePair {
     const unsigned low = 3 - last % 4;
     return __byte_perm(word, 0, (low | (low + 1) << 4) * 0x101);
   }
+
+  // Whether the state of weight i is the upper or lower half of a word that doubled_state uses.
+  static __device__ bool is_half_word(int i) {
+    const int bits = (i + 1) * kDoubleBits / 2;
+    return bits >= 16 && bits / 8 % 2 == 0;
+  }
+  // That state alone. The dot product selects the half on the pipe of multiplications, where a
+  // permutation would take that of shifts and logic, which has more to do.
+  __device__ std::uint32_t half_word(int tile, int i) const {
+    const int end = 16 * kDoubleBits * tile + (i + 1) * kDoubleBits / 2;
+    const int last = end / 8 - 1;
+    return __dp2a_lo(shifted(last / 4, end % 8), last % 4 == 3 ? 0x1u : 0x100u, 0u);
+  }
 };
 
 // How the work is divided. A unit is some pairs of tiles along the outputs over a whole slice. A
 // block has a contiguous run of units (slice by slice), which it does in rounds of units of one
 // slice, whose operand is in shared memory. The items of a round, each a unit in one quad, are
 // dealt to teams of warps in contiguous shares, and the teams' sums meet in shared memory.
-template <int kUnitPairs_, int kTeamWarps_, int kFragments_>
+template <int kUnitPairs_, int kTeamWarps_, int kFragments_, int kRoundBytes = 80 * 1024>
 struct Division {
   static constexpr int kUnitPairs = kUnitPairs_;
   static constexpr int kTeamWarps = kTeamWarps_;  // each with the same number of pairs
@@ -182,7 +193,7 @@ struct Division {
   static constexpr int kUnitSums = kUnitOutputs * kFragments * 8;
   static constexpr int kWarpSums = kUnitSums / kTeamWarps;
   // Most units are done long before a round ends: the larger, the better.
-  static constexpr int kRoundUnits = std::max(1, std::min(32, 80 * 1024 / (kUnitSums * 4)));
+  static constexpr int kRoundUnits = std::max(1, std::min(32, kRoundBytes / (kUnitSums * 4)));
   static constexpr int kSumsBytes = kRoundUnits * kUnitSums * 4;
 };
 
@@ -304,80 +315,48 @@ __device__ inline void run_share(const Cursor<D>& at, Fetcher<kDoubleBits, D>& f
   }
 }
 
-// Counts the block's units in the groups of 128 outputs that they belong to. `completed` becomes
-// the number of groups of which this block is the last, and they themselves.
-template <typename D>
-__device__ inline void arrive(int* completed, const Exl3Arguments& args, int first, int last) {
-  constexpr int kGroupUnits = kGroup / D::kUnitOutputs;
-  const int slice_units = args.padded_outputs / D::kUnitOutputs;
-  const int slices = (args.padded_inputs / 64 + kSliceQuads - 1) / kSliceQuads;
-  for (int group = threadIdx.x; group < args.padded_outputs / kGroup; group += kWarps * 32) {
-    int units = 0;
-    for (int slice = first / slice_units; slice * slice_units < last; ++slice) {
-      const int begin = slice * slice_units + group * kGroupUnits;
-      units += max(0, min(last, begin + kGroupUnits) - max(first, begin));
-    }
-    if (units == 0) continue;
-    __threadfence();  // the sums before the count
-    const std::uint32_t before = atomicAdd(args.arrived + group, static_cast<std::uint32_t>(units));
-    if (before + units != static_cast<std::uint32_t>(slices * kGroupUnits)) continue;
-    args.arrived[group] = 0;
-    completed[1 + atomicAdd(completed, 1)] = group;
-    __threadfence();  // the count before the others' sums
-  }
-}
-
-// Adds up the slices of a completed group's row in order, rotates and scales. Half a warp each.
-__device__ inline void finish_rows(const int* completed, const Exl3Arguments& args, int slices) {
+// Adds up the slices of a row's group of outputs in order, rotates and scales. For a warp.
+__device__ inline void finish_row(const Exl3Arguments& args, int group, int row) {
+  constexpr int kAtOnce = 8;  // slices that are read before the first is added
+  const int slices = slices_of(args);
   const int lane = threadIdx.x % 32;
-  const int tasks = completed[0] * args.rows;
-  for (int pair = threadIdx.x / 32 * 2; pair < tasks; pair += kWarps * 2) {
-    const int task = min(pair + lane / 16, tasks - 1);
-    const int row = task % args.rows;
-    const int first = completed[1 + task / args.rows] * kGroup + lane % 16 * 8;
-    const float* from = args.partial + static_cast<std::size_t>(row) * args.padded_outputs + first;
-    const std::size_t slice_floats = static_cast<std::size_t>(args.rows) * args.padded_outputs;
-    const uint4 packed = *reinterpret_cast<const uint4*>(args.svh + first);
-    float values[8] = {};
-#pragma unroll 4
-    for (int slice = 0; slice < slices; ++slice) {
-      const auto* four = reinterpret_cast<const float4*>(from + slice * slice_floats);
-      const float4 a = __ldcg(four);
-      const float4 b = __ldcg(four + 1);
-      values[0] += a.x, values[1] += a.y, values[2] += a.z, values[3] += a.w;
-      values[4] += b.x, values[5] += b.y, values[6] += b.z, values[7] += b.w;
-    }
-    hadamard(values, lane);
-    if (pair + lane / 16 >= tasks) continue;
-    const std::uint32_t scales[4] = {packed.x, packed.y, packed.z, packed.w};
-    float* y = args.y + static_cast<std::size_t>(row) * args.outputs;
+  const int first = group * kGroup + lane * 4;
+  const float* from = args.partial + static_cast<std::size_t>(row) * args.padded_outputs + first;
+  const std::size_t slice_floats = static_cast<std::size_t>(args.rows) * args.padded_outputs;
+  const uint2 packed = *reinterpret_cast<const uint2*>(args.svh + first);
+  float values[4] = {};
+  for (int slice = 0; slice < slices; slice += kAtOnce) {
+    float4 sums[kAtOnce];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const float2 two = __half22float2(reinterpret_cast<const __half2&>(scales[i / 2]));
-      const float value = values[i] * ((i % 2 == 0 ? two.x : two.y) * kHadamardScale);
-      const int output = first + i;
-      if (output < args.outputs) y[output] = value + (args.bias != nullptr ? args.bias[output] : 0);
+    for (int i = 0; i < kAtOnce; ++i) {
+      sums[i] = slice + i < slices
+                    ? __ldcg(reinterpret_cast<const float4*>(from + (slice + i) * slice_floats))
+                    : make_float4(0, 0, 0, 0);
     }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      values[0] += sums[i].x, values[1] += sums[i].y;
+      values[2] += sums[i].z, values[3] += sums[i].w;
+    }
+  }
+  hadamard(values, lane);
+  const float2 a = __half22float2(reinterpret_cast<const __half2&>(packed.x));
+  const float2 b = __half22float2(reinterpret_cast<const __half2&>(packed.y));
+  const float scales[4] = {a.x, a.y, b.x, b.y};
+  float* y = args.y + static_cast<std::size_t>(row) * args.outputs;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float value = values[i] * (scales[i] * kHadamardScale);
+    const int output = first + i;
+    if (output < args.outputs) y[output] = value + (args.bias != nullptr ? args.bias[output] : 0);
   }
 }
 
-// What a block does after its products: where it is the last of a group, it finishes the group.
-// `memory` has room for a list of all groups.
-template <typename D>
-__device__ inline void finish(std::uint8_t* memory, const Exl3Arguments& args, int first,
-                              int last) {
-  int* completed = reinterpret_cast<int*>(memory);
-  if (threadIdx.x == 0) completed[0] = 0;
-  __syncthreads();
-  arrive<D>(completed, args, first, last);
-  __syncthreads();
-  finish_rows(completed, args, (args.padded_inputs / 64 + kSliceQuads - 1) / kSliceQuads);
-}
 // A block's first unit.
 template <typename D>
 __device__ inline int first_unit(const Exl3Arguments& args, unsigned block) {
-  const int slices = (args.padded_inputs / 64 + kSliceQuads - 1) / kSliceQuads;
-  const long long total = static_cast<long long>(args.padded_outputs / D::kUnitOutputs) * slices;
+  const long long total =
+      static_cast<long long>(args.padded_outputs / D::kUnitOutputs) * slices_of(args);
   return static_cast<int>(total * block / gridDim.x);
 }
 

@@ -1,5 +1,7 @@
 #include "compute/gpu/cuda/matrix.h"
 
+#include "compute/gpu/cuda/exl3_half.h"
+
 namespace espalier::gpu::cuda {
 namespace {
 
@@ -57,7 +59,7 @@ Result<DeviceMatrix> DeviceMatrix::upload(Uploader& uploader, const pack::Matrix
 }
 
 Status DeviceMatrix::arrange(Stream& stream) {
-  if (arranged_ || !takes_exl3_mul1(*this)) return {};
+  if (arranged_ || !(takes_exl3_mul1(*this) || takes_exl3_half(*this))) return {};
   ESPALIER_TRY(const DeviceMemory copy, DeviceMemory::allocate(data_bytes_, "weights in order"));
   const Exl3Layer layer = exl3_layer(*this);
   ESPALIER_CHECK(exl3_mul1_arrange(layer, layer.weights, copy.at<std::uint32_t>(), stream.get()));
@@ -71,6 +73,12 @@ Status DeviceMatrix::arrange(Stream& stream) {
 bool takes_exl3_mul1(const DeviceMatrix& matrix) {
   return matrix.format().name.starts_with("EXL3-MUL1-") && matrix.input_scale() != nullptr &&
          static_cast<bool>(check_exl3_mul1(exl3_layer(matrix)));
+}
+
+bool takes_exl3_half(const DeviceMatrix& matrix) {
+  const std::string_view name = matrix.format().name;
+  return (name.starts_with("EXL3-MCG-") || name.starts_with("EXL3-3INST-")) &&
+         matrix.input_scale() != nullptr && static_cast<bool>(check_exl3_half(exl3_layer(matrix)));
 }
 
 Exl3Layer exl3_layer(const DeviceMatrix& matrix) {
