@@ -295,7 +295,7 @@ Status check_exl3_half(const Exl3Layer& layer) {
 std::size_t exl3_half_workspace(const Exl3Layer& layer, std::uint32_t rows) {
   const std::size_t slices = (layer.padded_inputs + kSlice - 1) / kSlice;
   const std::size_t at_once = std::min<std::size_t>(rows, kMostRows);
-  return slices * at_once * layer.padded_outputs * sizeof(float);
+  return kExl3CountBytes + slices * at_once * layer.padded_outputs * sizeof(float);
 }
 
 Status exl3_half(const Exl3Layer& layer, const Exl3HalfCodebook& codebook, const float* x,
@@ -316,7 +316,7 @@ Status exl3_half(const Exl3Layer& layer, const Exl3HalfCodebook& codebook, const
   args.suh = reinterpret_cast<const __half*>(layer.suh);
   args.svh = reinterpret_cast<const __half*>(layer.svh);
   args.bias = layer.bias;
-  args.partial = static_cast<float*>(workspace);
+  args.partial = static_cast<float*>(workspace) + kExl3CountBytes / sizeof(float);
   args.inputs = static_cast<int>(layer.inputs);
   args.outputs = static_cast<int>(layer.outputs);
   args.padded_inputs = static_cast<int>(layer.padded_inputs);

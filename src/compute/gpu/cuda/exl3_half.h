@@ -16,7 +16,8 @@ inline constexpr Exl3HalfCodebook kExl3ThreeInst = {89226354u, 64248484u};
 // Errors: bits or features that the product does not take.
 [[nodiscard]] Status check_exl3_half(const Exl3Layer& layer);
 
-// Bytes of device memory that calls one after the other may share, whatever their layers and rows.
+// Bytes of device memory that calls one after the other may share, also with exl3_mul1, whatever
+// their layers and rows.
 [[nodiscard]] std::size_t exl3_half_workspace(const Exl3Layer& layer, std::uint32_t rows);
 
 // y [rows, outputs] = H(H(x ∘ suh) W) ∘ svh + bias, of x [rows, inputs] and weights as

@@ -196,6 +196,18 @@ TEST_P(CudaExl3Rows, KeepsRowsApartAndSaysWhatIsNotFinite) {
 INSTANTIATE_TEST_SUITE_P(Codebooks, CudaExl3Rows,
                          testing::Values("EXL3-MUL1-4", "EXL3-MCG-4", "EXL3-3INST-3"));
 
+TEST_F(CudaExl3, CodebooksShareAWorkspace) {
+  const Layer mul1 = layer("EXL3-MUL1-4", 256, 1300);
+  const Layer mcg = layer("EXL3-MCG-4", 256, 1300);
+  const DeviceMatrix mul1_weights = upload(mul1.matrix);
+  const DeviceMatrix mcg_weights = upload(mcg.matrix);
+  const auto x = normals(3 * 1300);
+  const auto mul1_first = product(mul1_weights, x);
+  const auto mcg_first = product(mcg_weights, x);
+  EXPECT_EQ(product(mul1_weights, x), mul1_first);
+  EXPECT_EQ(product(mcg_weights, x), mcg_first);
+}
+
 TEST_F(CudaExl3, RefusesWhatItDoesNotTake) {
   const Layer made = layer("EXL3-MUL1-4", 256, 128);
   const DeviceMatrix weights = upload(made.matrix);
