@@ -4,8 +4,8 @@
 // two consecutive values of the contraction, whose other operand holds the activation twice: the
 // instruction adds the halves, exactly. (The format rounds that sum to half.)
 //
-// Activations: rotated, multiplied by a power of two for each row and slice of 1,024 inputs, so
-// that none overflows, and rounded to half. A column of the instruction is a row.
+// Activations: rotated, scaled by one factor for each row and slice of 1,024 inputs so that none
+// overflows, and rounded to half. A column of the instruction is a row.
 //
 // Sums are floats, so their order is fixed, and depends on the layer's shape alone: the division of
 // the work counts on as many blocks as an H200 runs at once, whatever the GPU. Products of a team
@@ -29,15 +29,17 @@ struct Arguments : Exl3Arguments {
   std::uint32_t multiplier, doubled_multiplier, addend;
 };
 
-// The power of two that a row's activations of a slice are multiplied by, and its inverse, from the
-// bits of the largest magnitude: that becomes 2¹⁴ to 2¹⁵. What is not finite makes NaNs.
+// What a row's activations of a slice are multiplied by, and its inverse, from the bits of the
+// largest magnitude. That becomes 2¹⁵, not just something near: where one activation dwarfs the
+// others, all 128 that it is rotated into have the same magnitude, whose rounding would be the
+// row's. What is not finite makes NaNs.
 struct Scale {
   float to_half, back;
 };
 __device__ inline Scale scale_of(std::uint32_t most) {
-  const std::uint32_t exponent = max(most >> 23, 15u);
-  const float back = __uint_as_float((exponent - 14) << 23);
-  return {__uint_as_float((268 - exponent) << 23), exponent == 255 ? __uint_as_float(most) : back};
+  const float largest = __uint_as_float(most);
+  const float finite = fmaxf(largest, 1e-30f);  // of a NaN too
+  return {32768.0f / finite, largest <= finite ? finite / 32768.0f : largest};
 }
 
 // Rotates the rows' activations of a slice and leaves the product's operand. A warp for each run of
