@@ -735,8 +735,8 @@ Status decode(const Layer& layer, const float* factor, std::uint32_t first, std:
   const HalfRows to = {factor, reinterpret_cast<__half*>(halves), static_cast<int>(first),
                        static_cast<int>(outputs), static_cast<int>(stride)};
   const dim3 blocks(shape.tile_stages, (outputs + kTileOutputs - 1) / kTileOutputs);
-  layer.kernels->decode<<<blocks, kWarps * 32, 0, stream>>>(
-      layer.weights, format_arguments(layer), shape.tile_stages, to);
+  layer.kernels->decode<<<blocks, kWarps * 32, 0, stream>>>(layer.weights, format_arguments(layer),
+                                                            shape.tile_stages, to);
   return check_cuda(cudaGetLastError(), "codes: decoding");
 }
 

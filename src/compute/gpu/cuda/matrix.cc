@@ -1,5 +1,7 @@
 #include "compute/gpu/cuda/matrix.h"
 
+#include "compute/gpu/cuda/exl3_half.h"
+
 namespace espalier::gpu::cuda {
 namespace {
 
@@ -63,12 +65,13 @@ Result<DeviceMatrix> DeviceMatrix::upload(Uploader& uploader, const pack::Matrix
 
 Status DeviceMatrix::arrange(Stream& stream) {
   if (arranged_) return {};
-  if (takes_exl3_mul1(*this)) return arrange_exl3(stream);
+  if (takes_exl3_mul1(*this) || takes_exl3_half(*this)) return arrange_exl3(stream);
   if (takes_codes(*this)) return arrange_codes(stream);
   return {};
 }
 
 Status DeviceMatrix::arrange_exl3(Stream& stream) {
+  if (arranged_ || !(takes_exl3_mul1(*this) || takes_exl3_half(*this))) return {};
   ESPALIER_TRY(const DeviceMemory copy, DeviceMemory::allocate(data_bytes_, "weights in order"));
   const Exl3Layer layer = exl3_layer(*this);
   ESPALIER_CHECK(exl3_mul1_arrange(layer, layer.weights, copy.at<std::uint32_t>(), stream.get()));
@@ -108,6 +111,12 @@ PackedOperand packed_operand(const DeviceMatrix& matrix) {
           .arranged = matrix.arranged(),
           .input_scale = matrix.input_scale(),
           .output_scale = matrix.output_scale()};
+}
+
+bool takes_exl3_half(const DeviceMatrix& matrix) {
+  const std::string_view name = matrix.format().name;
+  return (name.starts_with("EXL3-MCG-") || name.starts_with("EXL3-3INST-")) &&
+         matrix.input_scale() != nullptr && static_cast<bool>(check_exl3_half(exl3_layer(matrix)));
 }
 
 Exl3Layer exl3_layer(const DeviceMatrix& matrix) {

@@ -54,10 +54,12 @@ class DeviceMatrix {
   const HalfScale* half_scale_ = nullptr;
 };
 
-// What exl3_mul1 takes of a matrix that is arranged, without a bias. Only of its formats.
+// What exl3_mul1 and exl3_half take of a matrix that is arranged, without a bias. Only of their
+// formats.
 Exl3Layer exl3_layer(const DeviceMatrix& matrix);
-// Whether it takes the matrix.
+// Whether they take the matrix.
 bool takes_exl3_mul1(const DeviceMatrix& matrix);
+bool takes_exl3_half(const DeviceMatrix& matrix);
 
 // The same for codes::project, whose layer has no kernels where it does not take the matrix.
 codes::Layer codes_layer(const DeviceMatrix& matrix);

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "compute/gpu/cuda/decoded.h"
+#include "compute/gpu/cuda/exl3_half.h"
 #include "compute/gpu/tuned.h"
 
 namespace espalier::gpu::cuda {
@@ -119,6 +120,31 @@ std::string_view current_gpu() {
 
 constexpr std::uint32_t kAnyRows = 65536;  // more are not asked for at once
 
+std::size_t exl3_half_workspace_of(const DeviceMatrix& weights, std::uint32_t rows) {
+  return exl3_half_workspace(exl3_layer(weights), rows);
+}
+
+template <const Exl3HalfCodebook& kCodebook>
+Status enqueue_exl3_half(Stream& stream, const Product& product) {
+  if (!product.weights->arranged()) return work_error("exl3-half: the weights are not arranged");
+  Exl3Layer layer = exl3_layer(*product.weights);
+  layer.bias = product.bias;
+  return exl3_half(layer, kCodebook, product.x, product.rows, product.y, product.workspace,
+                   stream.get());
+}
+
+template <const Exl3HalfCodebook& kCodebook>
+constexpr ProjectKernel exl3_half_kernel(std::string_view format) {
+  return {.name = "exl3-half",
+          .format = format,
+          .most_rows = kExl3Rows,
+          .takes = takes_exl3_half,
+          .allowed_difference = 5e-4,
+          .workspace_bytes = exl3_half_workspace_of,
+          .enqueue = enqueue_exl3_half<kCodebook>,
+          .arranges = true};
+}
+
 constexpr ProjectKernel kKernels[] = {
     {.name = "exl3-mul1",
      .format = "EXL3-MUL1-",
@@ -144,6 +170,8 @@ constexpr ProjectKernel kKernels[] = {
      .allowed_difference = 1e-3,
      .workspace_bytes = decoded_workspace,
      .enqueue = enqueue_decoded},
+    exl3_half_kernel<kExl3Mcg>("EXL3-MCG-"),
+    exl3_half_kernel<kExl3ThreeInst>("EXL3-3INST-"),
     {.name = "portable",
      .format = "",
      .most_rows = kAnyRows,
