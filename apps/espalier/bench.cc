@@ -14,6 +14,7 @@
 #include "measure/bandwidth.h"
 #include "measure/bench.h"
 #include "measure/gpu_bench.h"
+#include "measure/tuning.h"
 #include "output.h"
 #include "verbs.h"
 
@@ -29,6 +30,7 @@ struct BenchOptions {
   std::vector<std::uint64_t> rows = {1};
   std::string kernel;
   bool check = false;
+  bool tune = false;
   BackendOptions backend;
   std::string output = "table";
   measure::ModelBenchOptions bench;
@@ -210,6 +212,25 @@ Result<std::vector<std::string>> chosen_formats(const BenchOptions& options) {
   return names;
 }
 
+// Times every kernel of project on what stands for all, or on the formats and shapes that are
+// given.
+Status tune(const BenchOptions& options) {
+  if (options.op != "project" || options.device == "cpu") {
+    return input_error("--tune: expected --op project and --device cuda");
+  }
+  measure::GpuBenchOptions gpu = measure::tuning_options();
+  gpu.check = options.check;
+  ESPALIER_TRY(gpu.device, parse_device(options.device));
+  if (!options.formats.empty()) {
+    ESPALIER_TRY(gpu.formats, chosen_formats(options));
+  }
+  if (!options.shapes.empty()) {
+    ESPALIER_TRY(gpu.shapes, parse_shapes(options));
+  }
+  ESPALIER_TRY(const measure::GpuBench bench, measure::bench_gpu(gpu));
+  return write_stdout(measure::tuned_lines(bench.device.name, bench.lines));
+}
+
 Status bench_gpu(const BenchOptions& options) {
   if (!options.model.empty()) {
     return input_error("--device {}: models run on the CPU only; --op times operators on GPUs",
@@ -274,6 +295,7 @@ Status bench(const BenchOptions& options) {
   if (options.op.empty() == options.model.empty()) {
     return input_error("bench: give either --model or --op");
   }
+  if (options.tune) return tune(options);
   if (options.device != "cpu") return bench_gpu(options);
   return options.op.empty() ? bench_model(options) : bench_op(options);
 }
@@ -319,6 +341,9 @@ void add_bench(CLI::App& app, Verb& run) {
   verb->add_option("--kernel", options->kernel,
                    "Of project on GPUs: portable, or the name of another (the fastest)");
   verb->add_flag("--check", options->check, "On GPUs: compare results with the oracle's");
+  verb->add_flag(
+      "--tune", options->tune,
+      "Time every kernel of project on a GPU and print src/compute/gpu/tuned_kernels.inc");
   add_backend_options(*verb, options->backend);
   verb->callback([&run, options] { run = [options] { return bench(*options); }; });
 }

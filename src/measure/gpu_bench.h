@@ -23,6 +23,7 @@ struct GpuBenchOptions {
   // Results against the oracle, in the same run; of products with more than 16 rows those of 16,
   // from the first to the last.
   bool check = false;
+  bool every_kernel = false;  // of project: each that serves, instead of the one that is chosen
   int repeats = 20;
 };
 

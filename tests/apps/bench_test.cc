@@ -75,6 +75,9 @@ TEST_F(BenchVerb, SaysWhatIsWrongWithGpuOperators) {
   };
   EXPECT_THAT(error({"--op", "project", "--device", "cuda:x"}), HasSubstr("--device 'cuda:x'"));
   EXPECT_THAT(error({"--op", "project", "--device", "cuda:"}), HasSubstr("cuda or cuda:N"));
+  EXPECT_THAT(error({"--op", "project", "--tune"}),
+              HasSubstr("expected --op project and --device"));
+  EXPECT_THAT(error({"--op", "rope", "--device", "cuda", "--tune"}), HasSubstr("--op project"));
   EXPECT_THAT(error({"-m", "no.gguf", "--device", "cuda"}),
               HasSubstr("models run on the CPU only"));
   EXPECT_THAT(error({"--op", "project", "--device", "cuda", "--format", "Q4_0,Q9"}),

@@ -261,23 +261,18 @@ Result<Products> make_products(Bench& bench, const std::string& format_name, con
   ESPALIER_TRY(products.x, DeviceMemory::allocate(x.size() * sizeof(float), "activations"));
   ESPALIER_CHECK(bench.uploader.upload(std::as_bytes(std::span(x)), products.x.at<void>()));
   ESPALIER_CHECK(bench.uploader.finish());
-  for (const std::uint64_t count : rows) {
-    ESPALIER_TRY(
-        const cuda::ProjectKernel* const kernel,
-        cuda::choose_project_kernel(products.matrices.front(), count, bench.options.kernel));
-    if (!kernel->arranges) continue;
-    for (DeviceMatrix& device : products.matrices) ESPALIER_CHECK(device.arrange(bench.stream));
-    break;
-  }
   if (bench.options.check) compute_expected(bench.pool, matrix, x, rows, products);
   return products;
 }
 
+Status arrange(Bench& bench, Products& products) {
+  for (DeviceMatrix& device : products.matrices) ESPALIER_CHECK(device.arrange(bench.stream));
+  return {};
+}
+
 Result<GpuLine> bench_product(Bench& bench, const Products& products, const Shape& shape,
-                              std::uint64_t rows) {
+                              std::uint64_t rows, const cuda::ProjectKernel* kernel) {
   const DeviceMatrix& first = products.matrices.front();
-  ESPALIER_TRY(const cuda::ProjectKernel* const kernel,
-               cuda::choose_project_kernel(first, rows, bench.options.kernel));
   const std::size_t outputs = rows * shape[0];
   ESPALIER_TRY(const DeviceMemory y, DeviceMemory::allocate(outputs * sizeof(float), "results"));
   const auto count = static_cast<std::uint32_t>(rows);
@@ -305,13 +300,53 @@ Result<GpuLine> bench_product(Bench& bench, const Products& products, const Shap
     line.difference = Difference{found, kernel->allowed_difference};
   }
   ESPALIER_TRY(line.seconds, time_launches(bench, products.matrices.size(), launch));
-  if (rows >= kDenseRows) {
+  if (rows >= kDenseRows && !bench.options.every_kernel) {
     const auto dense =
         time_dense_product(bench.stream, {.rows = rows, .outputs = shape[0], .inputs = shape[1]},
                            bench.options.repeats);
     if (dense) line.dense_seconds = *dense;
   }
   return line;
+}
+
+// With the kernel that is chosen for each number of rows.
+Status bench_chosen(Bench& bench, Products& products, const Shape& shape,
+                    std::vector<GpuLine>& lines) {
+  const auto choose = [&](std::uint64_t rows) {
+    return cuda::choose_project_kernel(products.matrices.front(), rows, bench.options.kernel);
+  };
+  bool arranges = false;
+  for (const std::uint64_t rows : bench.options.rows) {
+    ESPALIER_TRY(const cuda::ProjectKernel* const kernel, choose(rows));
+    arranges = arranges || kernel->arranges;
+  }
+  if (arranges) ESPALIER_CHECK(arrange(bench, products));
+  for (const std::uint64_t rows : bench.options.rows) {
+    ESPALIER_TRY(const cuda::ProjectKernel* const kernel, choose(rows));
+    ESPALIER_TRY(GpuLine line, bench_product(bench, products, shape, rows, kernel));
+    lines.push_back(std::move(line));
+  }
+  return {};
+}
+
+// With each kernel that serves, those first that need no arranged weights. Beyond few rows the
+// plain kernel takes seconds, and is left out.
+Status bench_every_kernel(Bench& bench, Products& products, const Shape& shape,
+                          std::vector<GpuLine>& lines) {
+  const auto kernels = cuda::project_kernels();
+  for (const bool arranges : {false, true}) {
+    for (const cuda::ProjectKernel& kernel : kernels) {
+      for (const std::uint64_t rows : bench.options.rows) {
+        const bool slow = &kernel == &kernels.back() && rows >= cuda::kDecodedRows;
+        if (kernel.arranges != arranges || slow) continue;
+        if (!cuda::serves(kernel, products.matrices.front(), rows)) continue;
+        if (arranges) ESPALIER_CHECK(arrange(bench, products));  // once: then it does nothing
+        ESPALIER_TRY(GpuLine line, bench_product(bench, products, shape, rows, &kernel));
+        lines.push_back(std::move(line));
+      }
+    }
+  }
+  return {};
 }
 
 // --- Ceilings ------------------------------------------------------------------------------------
@@ -379,13 +414,14 @@ Status bench_all(Bench& bench, const std::vector<std::string>& formats,
       for (const std::uint64_t rows : bench.options.rows) {
         ESPALIER_CHECK(check_sizes(packed, shape, rows));
       }
-      Products products;
       if (packed) {
-        ESPALIER_TRY(products, make_products(bench, format, shape));
+        ESPALIER_TRY(Products products, make_products(bench, format, shape));
+        const auto bench_products = bench.options.every_kernel ? bench_every_kernel : bench_chosen;
+        ESPALIER_CHECK(bench_products(bench, products, shape, lines));
+        continue;
       }
       for (const std::uint64_t rows : bench.options.rows) {
-        ESPALIER_TRY(GpuLine line, packed ? bench_product(bench, products, shape, rows)
-                                          : bench_small(bench, format, shape, rows));
+        ESPALIER_TRY(GpuLine line, bench_small(bench, format, shape, rows));
         lines.push_back(std::move(line));
       }
     }

@@ -41,6 +41,17 @@ DecodedPlaces decoded_places(const DeviceMatrix& weights, std::uint32_t rows) {
   return places;
 }
 
+// In either order.
+Status decode(Stream& stream, const DeviceMatrix& weights, std::uint32_t first, std::uint32_t count,
+              std::uint16_t* halves) {
+  const PackedOperand operand = packed_operand(weights);
+  if (weights.arranged() && takes_codes(weights)) {
+    return codes::decode(codes_layer(weights), &weights.half_scale()->factor, first, count,
+                         padded_inputs(operand), halves, stream.get());
+  }
+  return decode_halves(stream, operand, weights.half_scale(), first, count, halves);
+}
+
 }  // namespace
 
 std::size_t decoded_workspace(const DeviceMatrix& weights, std::uint32_t rows) {
@@ -82,8 +93,7 @@ Status enqueue_decoded(Stream& stream, const Product& product) {
     half.y = product.y + first;
     half.bias = product.bias == nullptr ? nullptr : product.bias + first;
     if (!are_halves(weights)) {
-      ESPALIER_CHECK(
-          decode_halves(stream, operand, weights.half_scale(), first, half.outputs, decoded));
+      ESPALIER_CHECK(decode(stream, weights, first, half.outputs, decoded));
     }
     ESPALIER_CHECK(multiply_halves(stream, half));
   }

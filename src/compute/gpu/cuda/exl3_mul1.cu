@@ -864,6 +864,7 @@ int slices_of(const Exl3Layer& layer) {
 // the layer, and so that a block has room to list the groups that it finishes.
 constexpr std::uint32_t kMostFeatures = kMostGroups * kGroup;
 constexpr std::size_t kCountBytes = (kMostGroups + 1) * sizeof(std::uint32_t);
+static_assert(kCountBytes == kExl3CountBytes);
 
 // The parts of the workspace, each a multiple of 256 bytes, after the counts.
 struct Workspace {

@@ -23,6 +23,8 @@ struct Exl3Layer {
 };
 
 inline constexpr std::uint32_t kExl3Rows = 16;  // the most rows of a call
+// At the start of a workspace, where exl3_mul1 counts; exl3_half leaves them alone.
+inline constexpr std::size_t kExl3CountBytes = 16384;
 
 // Errors: bits or features that the product does not take.
 [[nodiscard]] Status check_exl3_mul1(const Exl3Layer& layer);

@@ -1,5 +1,7 @@
 #include "compute/gpu/cuda/matrix.h"
 
+#include "compute/gpu/cuda/exl3_half.h"
+
 namespace espalier::gpu::cuda {
 namespace {
 
@@ -62,13 +64,38 @@ Result<DeviceMatrix> DeviceMatrix::upload(Uploader& uploader, const pack::Matrix
 }
 
 Status DeviceMatrix::arrange(Stream& stream) {
-  if (arranged_ || !takes_exl3_mul1(*this)) return {};
+  if (arranged_) return {};
+  if (takes_exl3_mul1(*this) || takes_exl3_half(*this)) return arrange_exl3(stream);
+  if (takes_codes(*this)) return arrange_codes(stream);
+  return {};
+}
+
+Status DeviceMatrix::arrange_exl3(Stream& stream) {
+  if (arranged_ || !(takes_exl3_mul1(*this) || takes_exl3_half(*this))) return {};
   ESPALIER_TRY(const DeviceMemory copy, DeviceMemory::allocate(data_bytes_, "weights in order"));
   const Exl3Layer layer = exl3_layer(*this);
   ESPALIER_CHECK(exl3_mul1_arrange(layer, layer.weights, copy.at<std::uint32_t>(), stream.get()));
   // The data comes first in the memory.
   ESPALIER_CHECK(copy_on_device(stream, copy.at<std::byte>(), data_bytes_, memory_.at<void>()));
   ESPALIER_CHECK(stream.wait());
+  arranged_ = true;
+  return {};
+}
+
+// All that the file has of the matrix goes into the arranged weights.
+Status DeviceMatrix::arrange_codes(Stream& stream) {
+  const codes::Layer layer = codes_layer(*this);
+  const std::size_t bytes = aligned(codes::arranged_bytes(layer));
+  ESPALIER_TRY(DeviceMemory arranged,
+               DeviceMemory::allocate(bytes + sizeof(HalfScale), "weights in order"));
+  ESPALIER_CHECK(codes::arrange(layer, weights_, arranged.at<std::uint8_t>(), stream.get()));
+  auto* const scale = arranged.at<HalfScale>(bytes);
+  ESPALIER_CHECK(copy_on_device(stream, half_scale_, sizeof(HalfScale), scale));
+  ESPALIER_CHECK(stream.wait());
+  memory_ = std::move(arranged);
+  half_scale_ = scale;
+  weights_.data = memory_.at<std::uint8_t>();
+  weights_.scales = weights_.zeros = nullptr;
   arranged_ = true;
   return {};
 }
@@ -86,6 +113,12 @@ PackedOperand packed_operand(const DeviceMatrix& matrix) {
           .output_scale = matrix.output_scale()};
 }
 
+bool takes_exl3_half(const DeviceMatrix& matrix) {
+  const std::string_view name = matrix.format().name;
+  return (name.starts_with("EXL3-MCG-") || name.starts_with("EXL3-3INST-")) &&
+         matrix.input_scale() != nullptr && static_cast<bool>(check_exl3_half(exl3_layer(matrix)));
+}
+
 Exl3Layer exl3_layer(const DeviceMatrix& matrix) {
   const WeightShape& shape = matrix.shape();
   return {.weights = reinterpret_cast<const std::uint32_t*>(matrix.weights().data),
@@ -97,6 +130,22 @@ Exl3Layer exl3_layer(const DeviceMatrix& matrix) {
           .outputs = static_cast<std::uint32_t>(matrix.outputs()),
           .padded_inputs = shape.cols,
           .padded_outputs = shape.rows};
+}
+
+codes::Layer codes_layer(const DeviceMatrix& matrix) {
+  const WeightShape& shape = matrix.shape();
+  if (matrix.weights().input_group != nullptr) return {};
+  return {.kernels = codes::find_kernels(shape.kernel, shape.block_bytes * 8 / shape.block_values),
+          .weights = matrix.weights().data,
+          .inputs = shape.cols,
+          .outputs = shape.rows,
+          .scale_type = shape.scale_type,
+          .group = shape.block_values};
+}
+
+bool takes_codes(const DeviceMatrix& matrix) {
+  const codes::Layer layer = codes_layer(matrix);
+  return layer.kernels != nullptr && static_cast<bool>(codes::check(layer));
 }
 
 }  // namespace espalier::gpu::cuda

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "compute/gpu/cuda/arguments.h"
+#include "compute/gpu/cuda/codes.h"
 #include "compute/gpu/cuda/exl3_mul1.h"
 #include "compute/gpu/cuda/half_operands.h"
 #include "compute/gpu/cuda/memory.h"
@@ -37,6 +38,9 @@ class DeviceMatrix {
   [[nodiscard]] const HalfScale* half_scale() const { return half_scale_; }
 
  private:
+  Status arrange_exl3(Stream& stream);
+  Status arrange_codes(Stream& stream);
+
   const pack::Format* format_ = nullptr;
   std::uint64_t outputs_ = 0;
   std::uint64_t inputs_ = 0;
@@ -50,10 +54,16 @@ class DeviceMatrix {
   const HalfScale* half_scale_ = nullptr;
 };
 
-// What exl3_mul1 takes of a matrix that is arranged, without a bias. Only of its formats.
+// What exl3_mul1 and exl3_half take of a matrix that is arranged, without a bias. Only of their
+// formats.
 Exl3Layer exl3_layer(const DeviceMatrix& matrix);
-// Whether it takes the matrix.
+// Whether they take the matrix.
 bool takes_exl3_mul1(const DeviceMatrix& matrix);
+bool takes_exl3_half(const DeviceMatrix& matrix);
+
+// The same for codes::project, whose layer has no kernels where it does not take the matrix.
+codes::Layer codes_layer(const DeviceMatrix& matrix);
+bool takes_codes(const DeviceMatrix& matrix);
 
 // What is decoded to halves of a matrix.
 PackedOperand packed_operand(const DeviceMatrix& matrix);

@@ -1,9 +1,13 @@
 #include "compute/gpu/cuda/project.h"
 
 #include <algorithm>
+#include <map>
+#include <mutex>
 #include <string>
 
 #include "compute/gpu/cuda/decoded.h"
+#include "compute/gpu/cuda/exl3_half.h"
+#include "compute/gpu/tuned.h"
 
 namespace espalier::gpu::cuda {
 namespace {
@@ -88,7 +92,58 @@ Status enqueue_exl3_mul1(Stream& stream, const Product& product) {
   return exl3_mul1(layer, product.x, product.rows, product.y, product.workspace, stream.get());
 }
 
+std::size_t codes_workspace(const DeviceMatrix& weights, std::uint32_t rows) {
+  return codes::workspace_bytes(codes_layer(weights), rows);
+}
+
+Status enqueue_codes(Stream& stream, const Product& product) {
+  if (!product.weights->arranged()) return work_error("codes: the weights are not arranged");
+  codes::Layer layer = codes_layer(*product.weights);
+  layer.bias = product.bias;
+  return codes::project(layer, product.x, product.rows, product.y, product.workspace, stream.get());
+}
+
+// The name of the current GPU, or nothing. (CUDA takes a millisecond to tell it.)
+std::string_view current_gpu() {
+  static std::mutex mutex;
+  static std::map<int, std::string> names;
+  int device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) return {};
+  const std::lock_guard lock(mutex);
+  const auto [name, is_new] = names.try_emplace(device);
+  cudaDeviceProp properties = {};
+  if (is_new && cudaGetDeviceProperties(&properties, device) == cudaSuccess) {
+    name->second = properties.name;
+  }
+  return name->second;
+}
+
 constexpr std::uint32_t kAnyRows = 65536;  // more are not asked for at once
+
+std::size_t exl3_half_workspace_of(const DeviceMatrix& weights, std::uint32_t rows) {
+  return exl3_half_workspace(exl3_layer(weights), rows);
+}
+
+template <const Exl3HalfCodebook& kCodebook>
+Status enqueue_exl3_half(Stream& stream, const Product& product) {
+  if (!product.weights->arranged()) return work_error("exl3-half: the weights are not arranged");
+  Exl3Layer layer = exl3_layer(*product.weights);
+  layer.bias = product.bias;
+  return exl3_half(layer, kCodebook, product.x, product.rows, product.y, product.workspace,
+                   stream.get());
+}
+
+template <const Exl3HalfCodebook& kCodebook>
+constexpr ProjectKernel exl3_half_kernel(std::string_view format) {
+  return {.name = "exl3-half",
+          .format = format,
+          .most_rows = kExl3Rows,
+          .takes = takes_exl3_half,
+          .allowed_difference = 5e-4,
+          .workspace_bytes = exl3_half_workspace_of,
+          .enqueue = enqueue_exl3_half<kCodebook>,
+          .arranges = true};
+}
 
 constexpr ProjectKernel kKernels[] = {
     {.name = "exl3-mul1",
@@ -99,6 +154,14 @@ constexpr ProjectKernel kKernels[] = {
      .workspace_bytes = exl3_mul1_workspace_of,
      .enqueue = enqueue_exl3_mul1,
      .arranges = true},
+    {.name = "codes",
+     .format = "",
+     .most_rows = codes::kRows,
+     .takes = takes_codes,
+     .allowed_difference = 1e-4,
+     .workspace_bytes = codes_workspace,
+     .enqueue = enqueue_codes,
+     .arranges = true},
     {.name = "decoded",
      .format = "",
      .least_rows = kDecodedRows,
@@ -107,6 +170,8 @@ constexpr ProjectKernel kKernels[] = {
      .allowed_difference = 1e-3,
      .workspace_bytes = decoded_workspace,
      .enqueue = enqueue_decoded},
+    exl3_half_kernel<kExl3Mcg>("EXL3-MCG-"),
+    exl3_half_kernel<kExl3ThreeInst>("EXL3-3INST-"),
     {.name = "portable",
      .format = "",
      .most_rows = kAnyRows,
@@ -120,15 +185,25 @@ constexpr ProjectKernel kKernels[] = {
 
 std::span<const ProjectKernel> project_kernels() { return kKernels; }
 
+bool serves(const ProjectKernel& kernel, const DeviceMatrix& weights, std::uint64_t rows) {
+  return weights.format().name.starts_with(kernel.format) && rows >= kernel.least_rows &&
+         rows <= kernel.most_rows && (kernel.takes == nullptr || kernel.takes(weights));
+}
+
 Result<const ProjectKernel*> choose_project_kernel(const DeviceMatrix& weights, std::uint64_t rows,
                                                    std::string_view name) {
   const std::string_view format = weights.format().name;
+  const std::string_view tuned = name.empty()
+                                     ? tuned_kernel(tuned_kernels(), current_gpu(), format,
+                                                    weights.outputs() * weights.inputs(), rows)
+                                     : name;
+  const ProjectKernel* first = nullptr;
   for (const ProjectKernel& kernel : kKernels) {
-    const bool serves = format.starts_with(kernel.format) && rows >= kernel.least_rows &&
-                        rows <= kernel.most_rows &&
-                        (kernel.takes == nullptr || kernel.takes(weights));
-    if (serves && (name.empty() || name == kernel.name)) return &kernel;
+    if (!serves(kernel, weights, rows)) continue;
+    if (kernel.name == tuned) return &kernel;
+    if (first == nullptr) first = &kernel;
   }
+  if (name.empty() && first != nullptr) return first;
   return input_error("project: found no{}{} kernel for {} rows of {} to {} features in {}",
                      name.empty() ? "" : " ", name, rows, weights.inputs(), weights.outputs(),
                      format);

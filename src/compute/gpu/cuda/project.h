@@ -40,8 +40,13 @@ struct ProjectKernel {
 // a row's bits do not depend on the number of rows.
 inline constexpr std::uint32_t kDecodedRows = 17;
 
-// The first that serves the format, shape and number of rows, and has that name where `name` is not
-// empty. Errors: there is none.
+// Whether a kernel serves the format, shape and number of rows.
+[[nodiscard]] bool serves(const ProjectKernel& kernel, const DeviceMatrix& weights,
+                          std::uint64_t rows);
+
+// The kernel that was the fastest when this kind of GPU was tuned (compute/gpu/tuned.h), if it was;
+// otherwise the first that serves the format, shape and number of rows, and has that name where
+// `name` is not empty. Errors: there is none.
 [[nodiscard]] Result<const ProjectKernel*> choose_project_kernel(const DeviceMatrix& weights,
                                                                  std::uint64_t rows,
                                                                  std::string_view name = {});

@@ -1,5 +1,5 @@
 // GGUF's block formats but those with grids. The structs of the same names in pack/ say what lies
-// where; the numbers here are offsets into them.
+// where; the numbers here are offsets into them. code() is the bits of a value as they are stored.
 #pragma once
 
 #include "compute/gpu/kernels/weights.h"
@@ -41,34 +41,45 @@ ESPALIER_DEVICE uint32_t halves_nibble(Codes codes, uint32_t v) {
 
 struct Q4_0 {
   static ESPALIER_CONSTANT uint32_t kValues = 32, kBytes = 18;
+  static ESPALIER_DEVICE uint32_t code(Codes block, uint32_t v) {
+    return halves_nibble(block + 2, v);
+  }
   static ESPALIER_DEVICE float value(Codes block, uint32_t v) {
-    return half_at(block) * centered(halves_nibble(block + 2, v), 8);
+    return half_at(block) * centered(code(block, v), 8);
   }
 };
 struct Q4_1 {
   static ESPALIER_CONSTANT uint32_t kValues = 32, kBytes = 20;
+  static ESPALIER_DEVICE uint32_t code(Codes block, uint32_t v) {
+    return halves_nibble(block + 4, v);
+  }
   static ESPALIER_DEVICE float value(Codes block, uint32_t v) {
-    return half_at(block) * centered(halves_nibble(block + 4, v), 0) + half_at(block + 2);
+    return half_at(block) * centered(code(block, v), 0) + half_at(block + 2);
   }
 };
 struct Q5_0 {
   static ESPALIER_CONSTANT uint32_t kValues = 32, kBytes = 22;
+  static ESPALIER_DEVICE uint32_t code(Codes block, uint32_t v) {
+    return halves_nibble(block + 6, v) | one_bit(block + 2, v) << 4;
+  }
   static ESPALIER_DEVICE float value(Codes block, uint32_t v) {
-    const uint32_t code = halves_nibble(block + 6, v) | one_bit(block + 2, v) << 4;
-    return half_at(block) * centered(code, 16);
+    return half_at(block) * centered(code(block, v), 16);
   }
 };
 struct Q5_1 {
   static ESPALIER_CONSTANT uint32_t kValues = 32, kBytes = 24;
+  static ESPALIER_DEVICE uint32_t code(Codes block, uint32_t v) {
+    return halves_nibble(block + 8, v) | one_bit(block + 4, v) << 4;
+  }
   static ESPALIER_DEVICE float value(Codes block, uint32_t v) {
-    const uint32_t code = halves_nibble(block + 8, v) | one_bit(block + 4, v) << 4;
-    return half_at(block) * centered(code, 0) + half_at(block + 2);
+    return half_at(block) * centered(code(block, v), 0) + half_at(block + 2);
   }
 };
 struct Q8_0 {
   static ESPALIER_CONSTANT uint32_t kValues = 32, kBytes = 34;
+  static ESPALIER_DEVICE uint32_t code(Codes block, uint32_t v) { return block[2 + v]; }
   static ESPALIER_DEVICE float value(Codes block, uint32_t v) {
-    return half_at(block) * signed_byte(block[2 + v]);
+    return half_at(block) * signed_byte(static_cast<uint8_t>(code(block, v)));
   }
 };
 
@@ -88,34 +99,38 @@ ESPALIER_DEVICE uint32_t k_high_bit(Codes high, uint32_t v) { return high[v % 32
 
 struct Q2_K {
   static ESPALIER_CONSTANT uint32_t kValues = 256, kBytes = 84;
+  static ESPALIER_DEVICE uint32_t code(Codes block, uint32_t v) {
+    return k_two_bits(block + 16, v);
+  }
   static ESPALIER_DEVICE float value(Codes block, uint32_t v) {
     const uint32_t group = block[v / 16];
     const float scale = half_at(block + 80) * centered(group & 15, 0);
     const float minimum = half_at(block + 82) * centered(group >> 4, 0);
-    return scale * centered(k_two_bits(block + 16, v), 0) - minimum;
+    return scale * centered(code(block, v), 0) - minimum;
   }
 };
 struct Q3_K {
   static ESPALIER_CONSTANT uint32_t kValues = 256, kBytes = 110;
+  static ESPALIER_DEVICE uint32_t code(Codes block, uint32_t v) {
+    return k_two_bits(block + 32, v) | k_high_bit(block, v) << 2;
+  }
   static ESPALIER_DEVICE float value(Codes block, uint32_t v) {
     const Codes scales = block + 96;
     const uint32_t g = v / 16;
     const uint32_t group =
         (scales[g % 8] >> (g / 8 * 4) & 15) | (scales[8 + g % 4] >> (g / 4 * 2) & 3) << 4;
-    const uint32_t code = k_two_bits(block + 32, v) | k_high_bit(block, v) << 2;
-    return half_at(block + 108) * centered(group, 32) * centered(code, 4);
+    return half_at(block + 108) * centered(group, 32) * centered(code(block, v), 4);
   }
 };
 
 // scale · (group's scale code) · code − minimum · (group's minimum code), of Q4_K and Q5_K.
 ESPALIER_DEVICE float k_with_minimum(Codes block, uint32_t g, uint32_t code) {
   const Codes scales = block + 4;
-  uint32_t scale_code = scales[g] & 63;
-  uint32_t minimum_code = scales[g + 4] & 63;
-  if (g >= 4) {
-    scale_code = (scales[g + 4] & 15) | scales[g - 4] >> 6 << 4;
-    minimum_code = scales[g + 4] >> 4 | scales[g] >> 6 << 4;
-  }
+  const uint32_t first = scales[g % 4];
+  const uint32_t second = scales[g % 4 + 4];
+  const uint32_t third = scales[g % 4 + 8];
+  const uint32_t scale_code = g < 4 ? first & 63 : (third & 15) | first >> 6 << 4;
+  const uint32_t minimum_code = g < 4 ? second & 63 : third >> 4 | second >> 6 << 4;
   const float scale = half_at(block) * centered(scale_code, 0);
   const float minimum = half_at(block + 2) * centered(minimum_code, 0);
   return scale * centered(code, 0) - minimum;
@@ -123,30 +138,38 @@ ESPALIER_DEVICE float k_with_minimum(Codes block, uint32_t g, uint32_t code) {
 
 struct Q4_K {
   static ESPALIER_CONSTANT uint32_t kValues = 256, kBytes = 144;
+  static ESPALIER_DEVICE uint32_t code(Codes block, uint32_t v) { return k_nibble(block + 16, v); }
   static ESPALIER_DEVICE float value(Codes block, uint32_t v) {
-    return k_with_minimum(block, v / 32, k_nibble(block + 16, v));
+    return k_with_minimum(block, v / 32, code(block, v));
   }
 };
 struct Q5_K {
   static ESPALIER_CONSTANT uint32_t kValues = 256, kBytes = 176;
+  static ESPALIER_DEVICE uint32_t code(Codes block, uint32_t v) {
+    return k_nibble(block + 48, v) | k_high_bit(block + 16, v) << 4;
+  }
   static ESPALIER_DEVICE float value(Codes block, uint32_t v) {
-    return k_with_minimum(block, v / 32, k_nibble(block + 48, v) | k_high_bit(block + 16, v) << 4);
+    return k_with_minimum(block, v / 32, code(block, v));
   }
 };
 struct Q6_K {
   static ESPALIER_CONSTANT uint32_t kValues = 256, kBytes = 210;
-  static ESPALIER_DEVICE float value(Codes block, uint32_t v) {
+  static ESPALIER_DEVICE uint32_t code(Codes block, uint32_t v) {
     const uint32_t half = v / 128;
     const uint32_t quarter = v % 128 / 32;
     const uint32_t low = block[half * 64 + quarter % 2 * 32 + v % 32] >> (quarter / 2 * 4) & 15;
     const uint32_t high = block[128 + half * 32 + v % 32] >> (2 * quarter) & 3;
-    return half_at(block + 208) * signed_byte(block[192 + v / 16]) * centered(low | high << 4, 32);
+    return low | high << 4;
+  }
+  static ESPALIER_DEVICE float value(Codes block, uint32_t v) {
+    return half_at(block + 208) * signed_byte(block[192 + v / 16]) * centered(code(block, v), 32);
   }
 };
 struct Q8_K {
   static ESPALIER_CONSTANT uint32_t kValues = 256, kBytes = 292;
+  static ESPALIER_DEVICE uint32_t code(Codes block, uint32_t v) { return block[4 + v]; }
   static ESPALIER_DEVICE float value(Codes block, uint32_t v) {
-    return float_of(read32(block)) * signed_byte(block[4 + v]);
+    return float_of(read32(block)) * signed_byte(static_cast<uint8_t>(code(block, v)));
   }
 };
 
@@ -155,20 +178,22 @@ struct Q8_K {
 
 struct Q1_0 {
   static ESPALIER_CONSTANT uint32_t kValues = 128, kBytes = 18;
+  static ESPALIER_DEVICE uint32_t code(Codes block, uint32_t v) { return one_bit(block + 2, v); }
   static ESPALIER_DEVICE float value(Codes block, uint32_t v) {
     const float scale = half_at(block);
-    return one_bit(block + 2, v) != 0 ? scale : -scale;
+    return code(block, v) != 0 ? scale : -scale;
   }
 };
 struct Q2_0 {
   static ESPALIER_CONSTANT uint32_t kValues = 64, kBytes = 18;
+  static ESPALIER_DEVICE uint32_t code(Codes block, uint32_t v) { return two_bits(block + 2, v); }
   static ESPALIER_DEVICE float value(Codes block, uint32_t v) {
-    return half_at(block) * centered(two_bits(block + 2, v), 1);
+    return half_at(block) * centered(code(block, v), 1);
   }
 };
 struct TQ1_0 {
   static ESPALIER_CONSTANT uint32_t kValues = 256, kBytes = 54;
-  static ESPALIER_DEVICE float value(Codes block, uint32_t v) {
+  static ESPALIER_DEVICE uint32_t code(Codes block, uint32_t v) {
     uint32_t byte = v % 32;
     uint32_t trit = v / 32;
     if (v >= 160) {
@@ -179,15 +204,18 @@ struct TQ1_0 {
       byte = 48 + v % 4;
       trit = (v - 240) / 4;
     }
-    uint32_t shifted = block[byte];
-    for (uint32_t t = 0; t < trit; ++t) shifted = shifted * 3 & 255;
-    return half_at(block + 52) * centered(shifted * 3 >> 8, 1);
+    const uint32_t power = trit == 4 ? 81 : 0x1b090301u >> (8 * trit) & 255;  // of 3
+    return (block[byte] * power & 255) * 3 >> 8;
+  }
+  static ESPALIER_DEVICE float value(Codes block, uint32_t v) {
+    return half_at(block + 52) * centered(code(block, v), 1);
   }
 };
 struct TQ2_0 {
   static ESPALIER_CONSTANT uint32_t kValues = 256, kBytes = 66;
+  static ESPALIER_DEVICE uint32_t code(Codes block, uint32_t v) { return k_two_bits(block, v); }
   static ESPALIER_DEVICE float value(Codes block, uint32_t v) {
-    return half_at(block + 64) * centered(k_two_bits(block, v), 1);
+    return half_at(block + 64) * centered(code(block, v), 1);
   }
 };
 
@@ -196,20 +224,24 @@ struct TQ2_0 {
 
 struct MXFP4 {
   static ESPALIER_CONSTANT uint32_t kValues = 32, kBytes = 17;
+  static ESPALIER_DEVICE uint32_t code(Codes block, uint32_t v) {
+    return halves_nibble(block + 1, v);
+  }
   static ESPALIER_DEVICE float value(Codes block, uint32_t v) {
     const uint32_t exponent = block[0];
     const float half_scale =
         float_of(exponent < 2 ? 0x00200000u << exponent : (exponent - 1) << 23);
-    return half_scale * doubled_e2m1(halves_nibble(block + 1, v));
+    return half_scale * doubled_e2m1(code(block, v));
   }
 };
 struct NVFP4 {
   static ESPALIER_CONSTANT uint32_t kValues = 64, kBytes = 36;
+  static ESPALIER_DEVICE uint32_t code(Codes block, uint32_t v) {
+    return block[4 + v / 16 * 8 + v % 8] >> (v % 16 / 8 * 4) & 15;
+  }
   static ESPALIER_DEVICE float value(Codes block, uint32_t v) {
     const uint32_t scale = block[v / 16] & 127;
-    const Codes group = block + (4 + v / 16 * 8);
-    const uint32_t code = group[v % 8] >> (v % 16 / 8 * 4) & 15;
-    return (scale == 127 ? 0 : e4m3_magnitude(scale) / 2) * doubled_e2m1(code);
+    return (scale == 127 ? 0 : e4m3_magnitude(scale) / 2) * doubled_e2m1(code(block, v));
   }
 };
 
@@ -224,17 +256,22 @@ ESPALIER_DEVICE float iq4_level(uint32_t code) {
 
 struct IQ4_NL {
   static ESPALIER_CONSTANT uint32_t kValues = 32, kBytes = 18;
+  static ESPALIER_DEVICE uint32_t code(Codes block, uint32_t v) {
+    return halves_nibble(block + 2, v);
+  }
   static ESPALIER_DEVICE float value(Codes block, uint32_t v) {
-    return half_at(block) * iq4_level(halves_nibble(block + 2, v));
+    return half_at(block) * iq4_level(code(block, v));
   }
 };
 struct IQ4_XS {
   static ESPALIER_CONSTANT uint32_t kValues = 256, kBytes = 136;
+  static ESPALIER_DEVICE uint32_t code(Codes block, uint32_t v) {
+    return halves_nibble(block + (8 + v / 32 * 16), v % 32);
+  }
   static ESPALIER_DEVICE float value(Codes block, uint32_t v) {
     const uint32_t g = v / 32;
     const uint32_t group = nibble(block + 4, g) | two_bits(block + 2, g) << 4;
-    const uint32_t code = halves_nibble(block + (8 + g * 16), v % 32);
-    return half_at(block) * centered(group, 32) * iq4_level(code);
+    return half_at(block) * centered(group, 32) * iq4_level(code(block, v));
   }
 };
 

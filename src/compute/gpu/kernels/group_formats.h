@@ -20,12 +20,24 @@ ESPALIER_DEVICE uint64_t mlx_group(Arguments<Weights> w, uint32_t row, uint32_t 
   return static_cast<uint64_t>(row) * (w.cols / w.block_values) + col / w.block_values;
 }
 
-struct MlxAffine {
+struct MlxGroup {
+  float scale, bias;
+};
+
+// MLX's formats say what a group has, and what a code of it becomes.
+template <typename Format>
+struct MlxWeights {
   static ESPALIER_DEVICE float weight(Arguments<Weights> w, uint32_t row, uint32_t col) {
-    const uint64_t group = mlx_group(w, row, col);
-    const float scale = scale_at(w.scales, w.scale_type, group);
-    const float bias = scale_at(w.zeros, w.scale_type, group);
-    return scale * centered(mlx_code(w, row, col), 0) + bias;
+    return Format::value(Format::group(w, mlx_group(w, row, col)), mlx_code(w, row, col));
+  }
+};
+
+struct MlxAffine : MlxWeights<MlxAffine> {
+  static ESPALIER_DEVICE MlxGroup group(Arguments<Weights> w, uint64_t index) {
+    return {scale_at(w.scales, w.scale_type, index), scale_at(w.zeros, w.scale_type, index)};
+  }
+  static ESPALIER_DEVICE float value(MlxGroup group, uint32_t code) {
+    return group.scale * centered(code, 0) + group.bias;
   }
 };
 
@@ -40,20 +52,28 @@ ESPALIER_DEVICE float e4m3(uint32_t code) {
 }
 ESPALIER_DEVICE float e2m1(uint32_t code) { return doubled_e2m1(code) / 2; }
 
-struct MlxMxfp4 {
-  static ESPALIER_DEVICE float weight(Arguments<Weights> w, uint32_t row, uint32_t col) {
-    return e2m1(mlx_code(w, row, col)) * e8m0(w.scales[mlx_group(w, row, col)]);
+struct MlxMxfp4 : MlxWeights<MlxMxfp4> {
+  static ESPALIER_DEVICE MlxGroup group(Arguments<Weights> w, uint64_t index) {
+    return {e8m0(w.scales[index]), 0};
+  }
+  static ESPALIER_DEVICE float value(MlxGroup group, uint32_t code) {
+    return e2m1(code) * group.scale;
   }
 };
-struct MlxMxfp8 {
-  static ESPALIER_DEVICE float weight(Arguments<Weights> w, uint32_t row, uint32_t col) {
-    return e4m3(mlx_code(w, row, col)) * e8m0(w.scales[mlx_group(w, row, col)]);
+struct MlxMxfp8 : MlxWeights<MlxMxfp8> {
+  static ESPALIER_DEVICE MlxGroup group(Arguments<Weights> w, uint64_t index) {
+    return {e8m0(w.scales[index]), 0};
+  }
+  static ESPALIER_DEVICE float value(MlxGroup group, uint32_t code) {
+    return e4m3(code) * group.scale;
   }
 };
-struct MlxNvfp4 {
-  static ESPALIER_DEVICE float weight(Arguments<Weights> w, uint32_t row, uint32_t col) {
-    const float scale = e4m3(w.scales[mlx_group(w, row, col)]) * w.global_scale;
-    return e2m1(mlx_code(w, row, col)) * scale;
+struct MlxNvfp4 : MlxWeights<MlxNvfp4> {
+  static ESPALIER_DEVICE MlxGroup group(Arguments<Weights> w, uint64_t index) {
+    return {e4m3(w.scales[index]) * w.global_scale, 0};
+  }
+  static ESPALIER_DEVICE float value(MlxGroup group, uint32_t code) {
+    return e2m1(code) * group.scale;
   }
 };
 
@@ -78,46 +98,61 @@ ESPALIER_DEVICE uint64_t zero_word(Arguments<Weights> w, uint32_t group, uint32_
   return static_cast<uint64_t>(group) * (w.rows / 8) + row / 8;
 }
 
-ESPALIER_DEVICE float int4_weight(float scale, uint32_t code, uint32_t zero) {
-  return scale * centered(code, static_cast<int32_t>(zero));
+// Their formats say where a group of an output has its scale and zero point, and a weight its code.
+template <typename Format>
+struct Int4Weights {
+  static ESPALIER_DEVICE float weight(Arguments<Weights> w, uint32_t row, uint32_t col) {
+    const uint32_t group = int4_group(w, col);
+    return Format::scale(w, row, group) *
+           centered(Format::code(w, row, col), static_cast<int32_t>(Format::zero(w, row, group)));
+  }
+};
+
+// Scales in rows of outputs.
+ESPALIER_DEVICE float scale_by_group(Arguments<Weights> w, uint32_t row, uint32_t group) {
+  return scale_at(w.scales, w.scale_type, static_cast<uint64_t>(group) * w.rows + row);
 }
 
 // kAdd is added to stored zero points: 0x11111111 in version 1, which makes them one larger.
 template <uint32_t kAdd>
-struct Gptq {
-  static ESPALIER_DEVICE float weight(Arguments<Weights> w, uint32_t row, uint32_t col) {
-    const uint32_t group = int4_group(w, col);
+struct Gptq : Int4Weights<Gptq<kAdd>> {
+  static ESPALIER_DEVICE float scale(Arguments<Weights> w, uint32_t row, uint32_t group) {
+    return scale_by_group(w, row, group);
+  }
+  static ESPALIER_DEVICE uint32_t zero(Arguments<Weights> w, uint32_t row, uint32_t group) {
     const uint32_t zeros = read32(w.zeros + zero_word(w, group, row) * 4) + kAdd;
-    const uint64_t word = static_cast<uint64_t>(col / 8) * w.rows + row;
-    return int4_weight(
-        scale_at(w.scales, w.scale_type, static_cast<uint64_t>(group) * w.rows + row),
-        word_nibble(w.data, word, col % 8), zeros >> (row % 8 * 4) & 15);
+    return zeros >> (row % 8 * 4) & 15;
+  }
+  static ESPALIER_DEVICE uint32_t code(Arguments<Weights> w, uint32_t row, uint32_t col) {
+    return word_nibble(w.data, static_cast<uint64_t>(col / 8) * w.rows + row, col % 8);
   }
 };
-struct Awq {
-  static ESPALIER_DEVICE float weight(Arguments<Weights> w, uint32_t row, uint32_t col) {
-    const uint32_t group = int4_group(w, col);
+struct Awq : Int4Weights<Awq> {
+  static ESPALIER_DEVICE float scale(Arguments<Weights> w, uint32_t row, uint32_t group) {
+    return scale_by_group(w, row, group);
+  }
+  static ESPALIER_DEVICE uint32_t zero(Arguments<Weights> w, uint32_t row, uint32_t group) {
+    return word_nibble(w.zeros, zero_word(w, group, row), awq_nibble(row % 8));
+  }
+  static ESPALIER_DEVICE uint32_t code(Arguments<Weights> w, uint32_t row, uint32_t col) {
     const uint64_t word = static_cast<uint64_t>(col) * (w.rows / 8) + row / 8;
-    return int4_weight(
-        scale_at(w.scales, w.scale_type, static_cast<uint64_t>(group) * w.rows + row),
-        word_nibble(w.data, word, awq_nibble(row % 8)),
-        word_nibble(w.zeros, zero_word(w, group, row), awq_nibble(row % 8)));
+    return word_nibble(w.data, word, awq_nibble(row % 8));
   }
 };
 
 // Compressed-tensors; without stored zero points they are 8.
-struct CompressedInt4 {
-  static ESPALIER_DEVICE float weight(Arguments<Weights> w, uint32_t row, uint32_t col) {
-    const uint32_t group = int4_group(w, col);
+struct CompressedInt4 : Int4Weights<CompressedInt4> {
+  static ESPALIER_DEVICE float scale(Arguments<Weights> w, uint32_t row, uint32_t group) {
     const uint32_t groups = w.cols / w.block_values;
-    uint32_t zero = 8;
-    if (w.zeros != nullptr) {
-      zero = word_nibble(w.zeros, static_cast<uint64_t>(row / 8) * groups + group, row % 8);
-    }
-    const uint64_t word = static_cast<uint64_t>(row) * (w.cols / 8) + col / 8;
-    return int4_weight(
-        scale_at(w.scales, w.scale_type, static_cast<uint64_t>(row) * groups + group),
-        word_nibble(w.data, word, col % 8), zero);
+    return scale_at(w.scales, w.scale_type, static_cast<uint64_t>(row) * groups + group);
+  }
+  static ESPALIER_DEVICE uint32_t zero(Arguments<Weights> w, uint32_t row, uint32_t group) {
+    if (w.zeros == nullptr) return 8;
+    const uint32_t groups = w.cols / w.block_values;
+    return word_nibble(w.zeros, static_cast<uint64_t>(row / 8) * groups + group, row % 8);
+  }
+  static ESPALIER_DEVICE uint32_t code(Arguments<Weights> w, uint32_t row, uint32_t col) {
+    return word_nibble(w.data, static_cast<uint64_t>(row) * (w.cols / 8) + col / 8, col % 8);
   }
 };
 

@@ -143,7 +143,10 @@ TEST_F(CudaDecoded, IsWithinItsBoundForEveryFormat) {
     const bool exl3 = format.family == pack::Family::kExl3;
     // EXL3: both sizes end within a run; others: inputs that fill no block of threads.
     const std::uint64_t outputs = exl3 ? 200 : 136;
-    const std::uint64_t inputs = exl3 ? 300 : 3 * std::max<std::uint64_t>(format.block_values, 24);
+    const std::uint64_t inputs = exl3                       ? 300
+                                 : format.block_values < 16 ? 72
+                                                            : 3 * format.block_values;
+    SCOPED_TRACE(format.name);
     const pack::Matrix made = matrix(format, outputs, inputs);
     const DeviceMatrix weights = upload(made);
     const auto kernel = choose_project_kernel(weights, kRows);
@@ -258,7 +261,9 @@ TEST_F(CudaDecoded, WeightsThatAreNotFiniteStayInTheirOutput) {
   auto values = normals(32 * 64);
   values[7 * 64 + 3] = std::numeric_limits<float>::infinity();
   values[9 * 64 + 1] = std::numeric_limits<float>::quiet_NaN();
-  const pack::Matrix made = encoded(*pack::find_format("F32"), values, 32, 64);
+  const auto as_bytes = std::as_bytes(std::span(values));
+  const pack::Matrix made = *pack::block_matrix(*pack::find_format("F32"), 32, 64,
+                                                keep({as_bytes.begin(), as_bytes.end()}));
   const auto x = normals(20 * 64);
   const auto found = product(upload(made), x);
   const auto expected = oracle(made, x);

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "compute/gpu/cuda/device.h"
+#include "compute/gpu/cuda/exl3_half.h"
 #include "compute/gpu/cuda/project.h"
 #include "compute/reference/reference.h"
 #include "pack/exl3.h"
@@ -21,6 +22,16 @@ struct Layer {
   std::vector<std::byte> tiles, input_scale, output_scale;
   pack::Matrix matrix;
 };
+
+double difference(std::span<const float> found, std::span<const float> expected) {
+  double error = 0;
+  double size = 0;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    error += std::pow(static_cast<double>(found[i]) - expected[i], 2);
+    size += std::pow(static_cast<double>(expected[i]), 2);
+  }
+  return std::sqrt(error / size);
+}
 
 class CudaExl3 : public testing::Test {
  protected:
@@ -82,7 +93,8 @@ class CudaExl3 : public testing::Test {
     EXPECT_TRUE(fill(*stream_, y_device.at<void>(), y_device.size(), 0xa5));
     const auto kernel = choose_project_kernel(weights, rows);
     EXPECT_TRUE(kernel) << kernel.error().message;
-    EXPECT_EQ((*kernel)->name, "exl3-mul1");
+    const bool is_mul1 = weights.format().name.starts_with("EXL3-MUL1-");
+    EXPECT_EQ((*kernel)->name, is_mul1 ? "exl3-mul1" : "exl3-half");
     EXPECT_LE((*kernel)->workspace_bytes(weights, rows), workspace_.size());
     const Status added =
         (*kernel)->enqueue(*stream_, {.weights = &weights,
@@ -96,30 +108,14 @@ class CudaExl3 : public testing::Test {
     return y;
   }
 
-  std::mt19937 random_{11};
-  std::optional<Stream> stream_;
-  std::optional<Uploader> uploader_;
-  DeviceMemory workspace_;
-};
-
-double difference(std::span<const float> found, std::span<const float> expected) {
-  double error = 0;
-  double size = 0;
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    error += std::pow(static_cast<double>(found[i]) - expected[i], 2);
-    size += std::pow(static_cast<double>(expected[i]), 2);
-  }
-  return std::sqrt(error / size);
-}
-
-// Sizes that are padded, that end within a slice, and that give few and many blocks several slices.
-TEST_F(CudaExl3, IsWithinItsBoundAtEveryRateAndNumberOfRows) {
-  struct Size {
-    std::uint64_t outputs, inputs;
-  };
-  for (const char* rate : {"1", "1.5", "2", "2.5", "3", "3.5", "4", "5", "6", "7", "8"}) {
+  // Sizes that are padded, that end within a slice, and that give few and many blocks several
+  // slices; every number of rows.
+  void check_format(const std::string& format) {
+    struct Size {
+      std::uint64_t outputs, inputs;
+    };
     for (const Size& size : {Size{100, 90}, Size{640, 1152}, Size{8320, 2200}}) {
-      const Layer made = layer("EXL3-MUL1-" + std::string(rate), size.outputs, size.inputs);
+      const Layer made = layer(format, size.outputs, size.inputs);
       const DeviceMatrix weights = upload(made.matrix);
       ASSERT_TRUE(weights.arranged());
       const auto x = normals(kExl3Rows * size.inputs);
@@ -132,13 +128,13 @@ TEST_F(CudaExl3, IsWithinItsBoundAtEveryRateAndNumberOfRows) {
       EXPECT_LT(difference(std::span(all).first(rows * size.outputs),
                            std::span(expected).first(rows * size.outputs)),
                 5e-4)
-          << rate << " bits, " << size.outputs;
+          << format << ", " << size.outputs;
       for (std::uint32_t count = 1; count < kExl3Rows; ++count) {
         // The last rows: each is another row of the product than among all.
         const std::size_t first = kExl3Rows - count;
         const auto some = product(weights, std::span(x).subspan(first * size.inputs));
         ASSERT_TRUE(std::equal(some.begin(), some.end(), all.begin() + first * size.outputs))
-            << rate << " bits, " << count << " rows of " << size.outputs << " outputs";
+            << format << ", " << count << " rows of " << size.outputs << " outputs";
       }
       const auto with_bias = product(weights, std::span(x).first(size.inputs), bias);
       for (std::size_t i = 0; i < size.outputs; ++i) {
@@ -146,11 +142,32 @@ TEST_F(CudaExl3, IsWithinItsBoundAtEveryRateAndNumberOfRows) {
       }
     }
   }
+
+  std::mt19937 random_{11};
+  std::optional<Stream> stream_;
+  std::optional<Uploader> uploader_;
+  DeviceMemory workspace_;
+};
+
+TEST_F(CudaExl3, Mul1IsWithinItsBoundAtEveryRateAndNumberOfRows) {
+  for (const char* rate : {"1", "1.5", "2", "2.5", "3", "3.5", "4", "5", "6", "7", "8"}) {
+    check_format("EXL3-MUL1-" + std::string(rate));
+  }
 }
 
-TEST_F(CudaExl3, KeepsRowsApartAndSaysWhatIsNotFinite) {
+TEST_F(CudaExl3, McgIsWithinItsBoundAtEveryRateAndNumberOfRows) {
+  for (int rate = 1; rate <= 8; ++rate) check_format("EXL3-MCG-" + std::to_string(rate));
+}
+
+TEST_F(CudaExl3, ThreeInstIsWithinItsBoundAtEveryRateAndNumberOfRows) {
+  for (int rate = 1; rate <= 8; ++rate) check_format("EXL3-3INST-" + std::to_string(rate));
+}
+
+class CudaExl3Rows : public CudaExl3, public testing::WithParamInterface<const char*> {};
+
+TEST_P(CudaExl3Rows, KeepsRowsApartAndSaysWhatIsNotFinite) {
   const std::uint64_t inputs = 1300;
-  const Layer made = layer("EXL3-MUL1-4", 256, inputs);
+  const Layer made = layer(GetParam(), 256, inputs);
   const DeviceMatrix weights = upload(made.matrix);
   auto x = normals(3 * inputs);
   const auto before = product(weights, x);
@@ -163,8 +180,12 @@ TEST_F(CudaExl3, KeepsRowsApartAndSaysWhatIsNotFinite) {
     EXPECT_EQ(after[512 + i], before[512 + i]) << i;
   }
   std::vector<float> expected(256);
-  reference::project(1, x.data() + inputs, made.matrix, expected.data());
-  EXPECT_LT(difference(std::span(after).subspan(256, 256), expected), 5e-4);
+  for (const float large : {1e6f, 1.01e6f, 1.3e6f, 3e30f, -1e9f}) {
+    x[inputs + 7] = large;
+    after = product(weights, x);
+    reference::project(1, x.data() + inputs, made.matrix, expected.data());
+    EXPECT_LT(difference(std::span(after).subspan(256, 256), expected), 5e-4) << large;
+  }
   for (const float bad :
        {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
     x[5] = bad;
@@ -174,6 +195,21 @@ TEST_F(CudaExl3, KeepsRowsApartAndSaysWhatIsNotFinite) {
       EXPECT_EQ(after[512 + i], before[512 + i]) << i;
     }
   }
+}
+
+INSTANTIATE_TEST_SUITE_P(Codebooks, CudaExl3Rows,
+                         testing::Values("EXL3-MUL1-4", "EXL3-MCG-4", "EXL3-3INST-3"));
+
+TEST_F(CudaExl3, CodebooksShareAWorkspace) {
+  const Layer mul1 = layer("EXL3-MUL1-4", 256, 1300);
+  const Layer mcg = layer("EXL3-MCG-4", 256, 1300);
+  const DeviceMatrix mul1_weights = upload(mul1.matrix);
+  const DeviceMatrix mcg_weights = upload(mcg.matrix);
+  const auto x = normals(3 * 1300);
+  const auto mul1_first = product(mul1_weights, x);
+  const auto mcg_first = product(mcg_weights, x);
+  EXPECT_EQ(product(mul1_weights, x), mul1_first);
+  EXPECT_EQ(product(mcg_weights, x), mcg_first);
 }
 
 TEST_F(CudaExl3, RefusesWhatItDoesNotTake) {
@@ -195,6 +231,27 @@ TEST_F(CudaExl3, RefusesWhatItDoesNotTake) {
   layer.padded_outputs = 0;
   EXPECT_THAT(error(layer, 1), HasSubstr("0 outputs"));
   // In the file's order no more: the portable kernel would read it wrongly.
+  EXPECT_FALSE(choose_project_kernel(weights, 1, "portable"));
+}
+
+TEST_F(CudaExl3, HalvesRefuseWhatTheyDoNotTake) {
+  const Layer made = layer("EXL3-MCG-4", 256, 128);
+  const DeviceMatrix weights = upload(made.matrix);
+  const auto error = [&](const Exl3Layer& layer, std::uint32_t rows) {
+    const Status status =
+        exl3_half(layer, kExl3Mcg, nullptr, rows, nullptr, nullptr, stream_->get());
+    return status ? "no error" : status.error().message;
+  };
+  EXPECT_THAT(error(exl3_layer(weights), 0), HasSubstr("found 0 rows, expected 1 to 16"));
+  EXPECT_THAT(error(exl3_layer(weights), 17), HasSubstr("found 17 rows"));
+  Exl3Layer layer = exl3_layer(weights);
+  layer.double_bits = 5;
+  EXPECT_THAT(error(layer, 1), HasSubstr("found 2.5 bits"));
+  layer.double_bits = 18;
+  EXPECT_THAT(error(layer, 1), HasSubstr("found 9 bits"));
+  layer = exl3_layer(weights);
+  layer.padded_inputs = 100;
+  EXPECT_THAT(error(layer, 1), HasSubstr("found 100 inputs"));
   EXPECT_FALSE(choose_project_kernel(weights, 1, "portable"));
 }
 
