@@ -195,6 +195,8 @@ __global__ void __launch_bounds__(kPrepareThreads) exl3_wide_prepare(const Argum
 
 // ---- Weights.
 
+enum class Exl3Codebook { kMul1, kMcg, k3Inst };
+
 constexpr std::uint32_t multiplier_of(Exl3Codebook codebook) {
   switch (codebook) {
     case Exl3Codebook::kMul1:
@@ -875,25 +877,18 @@ template <Exl3Codebook kCodebook, int kDoubleBits, typename S>
 constexpr Variant kVariant = {exl3_wide_multiply<kCodebook, kDoubleBits, S>,
                               Ring<S, kDoubleBits>::kBytes, S::kRows, S::kCluster, S::kBlocks};
 
-template <Exl3Codebook kCodebook, int kDoubleBits>
+template <int kDoubleBits>
 constexpr Variant kVariants[] = {
-    kVariant<kCodebook, kDoubleBits, Shape<32, 1, 2>>,
-    kVariant<kCodebook, kDoubleBits, Shape<64, 1, 2>>,
-    kVariant<kCodebook, kDoubleBits, Shape<128, 2, 1>>,
-    kVariant<kCodebook, kDoubleBits, Shape<256, 2, 1>>,
+    kVariant<Exl3Codebook::kMul1, kDoubleBits, Shape<32, 1, 2>>,
+    kVariant<Exl3Codebook::kMul1, kDoubleBits, Shape<128, 2, 1>>,
+    kVariant<Exl3Codebook::kMul1, kDoubleBits, Shape<256, 2, 1>>,
 };
 
 // By twice the bits.
-constexpr const Variant* kMul1[17] = {
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    kVariants<Exl3Codebook::kMul1, 4>,
-    kVariants<Exl3Codebook::kMul1, 5>,
-    kVariants<Exl3Codebook::kMul1, 6>,
-    nullptr,
-    kVariants<Exl3Codebook::kMul1, 8>,
+constexpr const Variant* kRates[] = {
+    nullptr,       nullptr,      kVariants<2>,  kVariants<3>, kVariants<4>,  kVariants<5>,
+    kVariants<6>,  kVariants<7>, kVariants<8>,  nullptr,      kVariants<10>, nullptr,
+    kVariants<12>, nullptr,      kVariants<14>, nullptr,      kVariants<16>,
 };
 
 Status check(cudaError_t error, const char* what) {
@@ -918,26 +913,29 @@ Status query(Device& device) {
   return check(error, "asking for the GPU's properties");
 }
 
-int shape_index(std::uint32_t rows) {
-  return rows <= 32 ? 0 : rows <= 64 ? 1 : rows <= 128 ? 2 : 3;
-}
-constexpr int kTileRows[] = {32, 64, 128, 256};
+int shape_index(std::uint32_t rows) { return rows <= 32 ? 0 : rows <= 128 ? 1 : 2; }
 
 std::size_t round_up(std::size_t value, std::size_t to) { return (value + to - 1) / to * to; }
 
-// The parts of the workspace.
-constexpr std::size_t kMostBlocks = 512;
+// The most blocks at once, each of which may leave two parts of tiles.
+constexpr int kMostBlocks = 512;
+
+// The parts of the workspace, after the counts.
+constexpr std::size_t kCountBytes = 2 * kMostBlocks * sizeof(std::uint32_t);
 struct Workspace {
-  std::size_t partial, row_factor, activations, end;
+  std::size_t row_factor, activations, end;
 };
-Workspace workspace_of(const Exl3Layer& layer, std::uint32_t rows) {
-  const std::size_t tile_rows = kTileRows[shape_index(rows)];
+Workspace workspace_of(const Exl3Layer& layer, std::uint32_t rows, int blocks, int tile_rows) {
   Workspace at{};
-  at.partial = 2 * kMostBlocks * sizeof(std::uint32_t);
-  at.row_factor = at.partial + kMostBlocks * 2 * tile_rows * kGroup * sizeof(float);
+  at.row_factor =
+      kCountBytes + static_cast<std::size_t>(blocks) * 2 * tile_rows * kGroup * sizeof(float);
   at.activations = at.row_factor + round_up(rows * sizeof(float), 1024);
   at.end = at.activations + round_up(rows, tile_rows) * layer.padded_inputs * sizeof(__half);
   return at;
+}
+int most_blocks(const Device& device, const Variant& variant) {
+  return std::min(device.multiprocessors * variant.blocks, kMostBlocks) / variant.cluster *
+         variant.cluster;
 }
 
 Status launch(Kernel kernel, int blocks, int threads, int shared_bytes, int cluster,
@@ -961,18 +959,30 @@ Status launch(Kernel kernel, int blocks, int threads, int shared_bytes, int clus
 
 }  // namespace
 
-std::size_t exl3_wide_workspace(const Exl3Layer& layer, std::uint32_t rows) {
-  return workspace_of(layer, rows).end;
+bool runs_exl3_wide() {
+  Device device;
+  return static_cast<bool>(query(device)) && device.major == 9;
 }
 
-Status exl3_wide(const Exl3Layer& layer, Exl3Codebook codebook, const float* x, std::uint32_t rows,
-                 float* y, void* workspace, cudaStream_t stream) {
+std::size_t exl3_wide_workspace(const Exl3Layer& layer, std::uint32_t rows) {
+  Device device;
+  if (!query(device) || !check_exl3_mul1(layer)) return 0;
+  const Variant& variant = kRates[layer.double_bits][shape_index(rows)];
+  return workspace_of(layer, rows, most_blocks(device, variant), variant.rows).end;
+}
+
+Status exl3_wide(const Exl3Layer& layer, const float* x, std::uint32_t rows, float* y,
+                 void* workspace, cudaStream_t stream) {
   ESPALIER_CHECK(check_exl3_mul1(layer));
-  static_cast<void>(codebook);
+  if (rows == 0 || rows > kExl3WideRows) {
+    return work_error("exl3_wide: found {} rows, expected 1 to {}", rows, kExl3WideRows);
+  }
   Device device;
   ESPALIER_CHECK(query(device));
-  const Variant& variant = kMul1[layer.double_bits][shape_index(rows)];
-  const Workspace at = workspace_of(layer, rows);
+  if (device.major != 9) return work_error("exl3_wide: this GPU is not of compute capability 9");
+  const Variant& variant = kRates[layer.double_bits][shape_index(rows)];
+  const int blocks = most_blocks(device, variant);
+  const Workspace at = workspace_of(layer, rows, blocks, variant.rows);
   auto* base = static_cast<std::uint8_t*>(workspace);
   Arguments args{};
   args.weights = layer.weights;
@@ -982,7 +992,7 @@ Status exl3_wide(const Exl3Layer& layer, Exl3Codebook codebook, const float* x, 
   args.x = x;
   args.y = y;
   args.arrived = reinterpret_cast<std::uint32_t*>(base);
-  args.partial = reinterpret_cast<float4*>(base + at.partial);
+  args.partial = reinterpret_cast<float4*>(base + kCountBytes);
   args.row_factor = reinterpret_cast<float*>(base + at.row_factor);
   args.activations = reinterpret_cast<uint4*>(base + at.activations);
   args.rows = static_cast<int>(rows);
@@ -996,9 +1006,7 @@ Status exl3_wide(const Exl3Layer& layer, Exl3Codebook codebook, const float* x, 
   const std::size_t quads =
       static_cast<std::size_t>((output_blocks + variant.cluster - 1) / variant.cluster) *
       args.row_blocks * (args.padded_inputs / kQuad);
-  const int workers = static_cast<int>(std::min<std::size_t>(
-      quads,
-      std::min<int>(device.multiprocessors * variant.blocks, kMostBlocks) / variant.cluster));
+  const int workers = static_cast<int>(std::min<std::size_t>(quads, blocks / variant.cluster));
   ESPALIER_CHECK(
       check(cudaFuncSetAttribute(variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  variant.shared_bytes),

@@ -1,26 +1,28 @@
-// EXL3 layers at 17 rows and more on Hopper's tensor cores: each weight is decoded once for up to
-// 256 rows.
+// EXL3 layers of the MUL1 codebook at 17 rows and more on Hopper's tensor cores: each weight is
+// decoded once for up to 256 rows.
 #pragma once
 
 #include "compute/gpu/cuda/exl3_mul1.h"
 
 namespace espalier::gpu::cuda {
 
-enum class Exl3Codebook { kMul1, kMcg, k3Inst };
-
 inline constexpr std::uint32_t kExl3WideRows = 65536;  // the most rows of a call
 
+// Whether the current GPU has what it needs: it is a Hopper.
+[[nodiscard]] bool runs_exl3_wide();
+
 // Bytes of device memory that calls one after the other may share, whatever their layers and rows.
-// It must be zero before the first. Of the current GPU. Errors: what CUDA says.
+// It must be zero before the first. On the current GPU.
 [[nodiscard]] std::size_t exl3_wide_workspace(const Exl3Layer& layer, std::uint32_t rows);
 
-// y [rows, outputs] = H(H(x ∘ suh) W) ∘ svh + bias, of x [rows, inputs], for any number of rows.
+// y [rows, outputs] = H(H(x ∘ suh) W) ∘ svh + bias, of x [rows, inputs] and weights as
+// exl3_mul1_arrange leaves them. x and y are aligned to 16 bytes.
 // Activations are rounded to half after their rotation, weights are the format's, sums are float.
 // A row's bits do not depend on what is in the rows beside it, but on how many there are. Launches
 // kernels and does not wait for them.
 // Errors: rows, bits or features that it does not take; a GPU that is not Hopper (kWork); what CUDA
 // says.
-[[nodiscard]] Status exl3_wide(const Exl3Layer& layer, Exl3Codebook codebook, const float* x,
-                               std::uint32_t rows, float* y, void* workspace, cudaStream_t stream);
+[[nodiscard]] Status exl3_wide(const Exl3Layer& layer, const float* x, std::uint32_t rows, float* y,
+                               void* workspace, cudaStream_t stream);
 
 }  // namespace espalier::gpu::cuda

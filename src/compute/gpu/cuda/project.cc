@@ -7,6 +7,7 @@
 
 #include "compute/gpu/cuda/decoded.h"
 #include "compute/gpu/cuda/exl3_half.h"
+#include "compute/gpu/cuda/exl3_wide.h"
 #include "compute/gpu/tuned.h"
 
 namespace espalier::gpu::cuda {
@@ -145,6 +146,21 @@ constexpr ProjectKernel exl3_half_kernel(std::string_view format) {
           .arranges = true};
 }
 
+bool takes_exl3_wide(const DeviceMatrix& weights) {
+  return takes_exl3_mul1(weights) && runs_exl3_wide();
+}
+
+std::size_t exl3_wide_workspace_of(const DeviceMatrix& weights, std::uint32_t rows) {
+  return exl3_wide_workspace(exl3_layer(weights), rows);
+}
+
+Status enqueue_exl3_wide(Stream& stream, const Product& product) {
+  if (!product.weights->arranged()) return work_error("exl3-wide: the weights are not arranged");
+  Exl3Layer layer = exl3_layer(*product.weights);
+  layer.bias = product.bias;
+  return exl3_wide(layer, product.x, product.rows, product.y, product.workspace, stream.get());
+}
+
 constexpr ProjectKernel kKernels[] = {
     {.name = "exl3-mul1",
      .format = "EXL3-MUL1-",
@@ -161,6 +177,15 @@ constexpr ProjectKernel kKernels[] = {
      .allowed_difference = 1e-4,
      .workspace_bytes = codes_workspace,
      .enqueue = enqueue_codes,
+     .arranges = true},
+    {.name = "exl3-wide",
+     .format = "EXL3-MUL1-",
+     .least_rows = kDecodedRows,
+     .most_rows = 2047,  // then decoding once for all rows is faster
+     .takes = takes_exl3_wide,
+     .allowed_difference = 1e-3,
+     .workspace_bytes = exl3_wide_workspace_of,
+     .enqueue = enqueue_exl3_wide,
      .arranges = true},
     {.name = "decoded",
      .format = "",
