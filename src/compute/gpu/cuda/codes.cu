@@ -566,9 +566,6 @@ constexpr Kernels kernels_of(std::string_view name, std::uint32_t bits = 0, bool
           .many = product<Format, 4>};
 }
 
-#ifndef CODES_FORMATS
-#define CODES_FORMATS 1
-#endif
 const Kernels kKernels[] = {
     kernels_of<CodesQ4_0>("q4_0"),
     kernels_of<CodesQ8_0>("q8_0"),
@@ -576,7 +573,6 @@ const Kernels kKernels[] = {
     kernels_of<CodesQ6_K>("q6_k"),
     kernels_of<CodesMXFP4>("mxfp4"),
     kernels_of<CodesMlx<4, 0>>("mlx_affine", 4, true),
-#if CODES_FORMATS
     kernels_of<CodesQ4_1>("q4_1"),
     kernels_of<CodesQ5_0>("q5_0"),
     kernels_of<CodesQ5_1>("q5_1"),
@@ -591,6 +587,7 @@ const Kernels kKernels[] = {
     kernels_of<CodesNVFP4>("nvfp4"),
     kernels_of<CodesIQ4_NL>("iq4_nl"),
     kernels_of<CodesIQ4_XS>("iq4_xs"),
+    kernels_of<CodesMlx<1, 0>>("mlx_affine", 1, true),
     kernels_of<CodesMlx<2, 0>>("mlx_affine", 2, true),
     kernels_of<CodesMlx<2, 1>>("mlx_affine", 3, true),
     kernels_of<CodesMlx<4, 1>>("mlx_affine", 5, true),
@@ -600,7 +597,6 @@ const Kernels kKernels[] = {
     kernels_of<CodesInt4<Gptq<0>>>("gptq_v2", 4, true),
     kernels_of<CodesInt4<Awq>>("awq", 4, true),
     kernels_of<CodesInt4<CompressedInt4>>("ct_int4", 4, true),
-#endif
 };
 
 Status check_cuda(cudaError_t error, const char* what) {
