@@ -669,7 +669,7 @@ Status launch(void (*kernel)(Parameters...), dim3 blocks, int threads, int share
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = &overlap;
-  config.numAttrs = device.major >= 9 ? 1 : 0;
+  config.numAttrs = device.major == 9 ? 1 : 0;  // others run code that does not wait
   return check_cuda(cudaLaunchKernelEx(&config, kernel, args...), "codes");
 }
 
@@ -775,7 +775,14 @@ Status project(const Layer& layer, const float* x, std::uint32_t rows, float* y,
   constexpr int kReserved = 2048;  // of a block: CUDA's own, and the barriers
   args.ring =
       std::min(kMostRing, (device.shared_bytes / kBlocksPerProcessor - kReserved) / stage_bytes);
-  const int shared_bytes = device.major >= 9 ? args.ring * stage_bytes : 0;
+  if (args.ring < 1 || device.processors > static_cast<int>(kMostProcessors)) {
+    return work_error(
+        "codes: this GPU has {} multiprocessors of {} bytes of shared memory, expected "
+        "at most {} of at least {}",
+        device.processors, device.shared_bytes, kMostProcessors,
+        kBlocksPerProcessor * (stage_bytes + kReserved));
+  }
+  const int shared_bytes = device.major == 9 ? args.ring * stage_bytes : 0;
   const auto kernel = fragments == 1 ? kernels.few : fragments == 2 ? kernels.some : kernels.many;
   ESPALIER_CHECK(check_cuda(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
