@@ -566,9 +566,6 @@ constexpr Kernels kernels_of(std::string_view name, std::uint32_t bits = 0, bool
           .many = product<Format, 4>};
 }
 
-#ifndef CODES_FORMATS
-#define CODES_FORMATS 1
-#endif
 const Kernels kKernels[] = {
     kernels_of<CodesQ4_0>("q4_0"),
     kernels_of<CodesQ8_0>("q8_0"),
@@ -576,7 +573,6 @@ const Kernels kKernels[] = {
     kernels_of<CodesQ6_K>("q6_k"),
     kernels_of<CodesMXFP4>("mxfp4"),
     kernels_of<CodesMlx<4, 0>>("mlx_affine", 4, true),
-#if CODES_FORMATS
     kernels_of<CodesQ4_1>("q4_1"),
     kernels_of<CodesQ5_0>("q5_0"),
     kernels_of<CodesQ5_1>("q5_1"),
@@ -591,6 +587,7 @@ const Kernels kKernels[] = {
     kernels_of<CodesNVFP4>("nvfp4"),
     kernels_of<CodesIQ4_NL>("iq4_nl"),
     kernels_of<CodesIQ4_XS>("iq4_xs"),
+    kernels_of<CodesMlx<1, 0>>("mlx_affine", 1, true),
     kernels_of<CodesMlx<2, 0>>("mlx_affine", 2, true),
     kernels_of<CodesMlx<2, 1>>("mlx_affine", 3, true),
     kernels_of<CodesMlx<4, 1>>("mlx_affine", 5, true),
@@ -600,7 +597,6 @@ const Kernels kKernels[] = {
     kernels_of<CodesInt4<Gptq<0>>>("gptq_v2", 4, true),
     kernels_of<CodesInt4<Awq>>("awq", 4, true),
     kernels_of<CodesInt4<CompressedInt4>>("ct_int4", 4, true),
-#endif
 };
 
 Status check_cuda(cudaError_t error, const char* what) {
@@ -673,7 +669,7 @@ Status launch(void (*kernel)(Parameters...), dim3 blocks, int threads, int share
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = &overlap;
-  config.numAttrs = device.major >= 9 ? 1 : 0;
+  config.numAttrs = device.major == 9 ? 1 : 0;  // others run code that does not wait
   return check_cuda(cudaLaunchKernelEx(&config, kernel, args...), "codes");
 }
 
@@ -779,7 +775,14 @@ Status project(const Layer& layer, const float* x, std::uint32_t rows, float* y,
   constexpr int kReserved = 2048;  // of a block: CUDA's own, and the barriers
   args.ring =
       std::min(kMostRing, (device.shared_bytes / kBlocksPerProcessor - kReserved) / stage_bytes);
-  const int shared_bytes = device.major >= 9 ? args.ring * stage_bytes : 0;
+  if (args.ring < 1 || device.processors > static_cast<int>(kMostProcessors)) {
+    return work_error(
+        "codes: this GPU has {} multiprocessors of {} bytes of shared memory, expected "
+        "at most {} of at least {}",
+        device.processors, device.shared_bytes, kMostProcessors,
+        kBlocksPerProcessor * (stage_bytes + kReserved));
+  }
+  const int shared_bytes = device.major == 9 ? args.ring * stage_bytes : 0;
   const auto kernel = fragments == 1 ? kernels.few : fragments == 2 ? kernels.some : kernels.many;
   ESPALIER_CHECK(check_cuda(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),

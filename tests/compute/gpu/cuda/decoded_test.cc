@@ -5,17 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <limits>
-#include <list>
-#include <random>
 
-#include "base/half.h"
-#include "compute/gpu/cuda/device.h"
-#include "compute/reference/reference.h"
-#include "pack/exl3.h"
-#include "pack/grouped_int4.h"
-#include "pack/transposed.h"
+#include "compute/gpu/cuda/packed_products.h"
 
 namespace espalier::gpu::cuda {
 namespace {
@@ -24,118 +16,13 @@ using testing::HasSubstr;
 
 constexpr std::uint32_t kRows = 37;  // fills no tile
 
-class CudaDecoded : public testing::Test {
+class CudaDecoded : public PackedProducts {
  protected:
-  void SetUp() override {
-    const auto device = use_device(0);
-    ASSERT_TRUE(device) << device.error().message;
-    stream_.emplace(*Stream::create());
-    uploader_.emplace(*Uploader::create());
-  }
-
-  std::vector<float> normals(std::size_t count, float size = 1) {
-    std::normal_distribution<float> normal(0, size);
-    std::vector<float> values(count);
-    for (float& value : values) value = normal(random_);
-    return values;
-  }
-  Bytes keep(std::vector<std::byte> values) { return parts_.emplace_back(std::move(values)); }
-  Bytes random_bytes(std::size_t count) {
-    std::vector<std::byte> values(count);
-    for (std::byte& value : values) value = static_cast<std::byte>(random_());
-    return keep(std::move(values));
-  }
-  Bytes halves(std::size_t count) {
-    std::vector<std::byte> values(count * 2);
-    for (std::size_t i = 0; i < count; ++i) {
-      const std::uint16_t half = espalier::float_to_half(normals(1)[0]);
-      std::memcpy(values.data() + 2 * i, &half, 2);
-    }
-    return keep(std::move(values));
-  }
-
-  pack::Matrix encoded(const pack::Format& format, std::span<const float> values,
-                       std::uint64_t outputs, std::uint64_t inputs) {
-    encoded_.push_back(std::move(*format.encode(format, values, outputs, inputs)));
-    return encoded_.back().view;
-  }
-
-  // Of normal weights where the format has an encoder, otherwise of random codes.
-  pack::Matrix matrix(const pack::Format& format, std::uint64_t outputs, std::uint64_t inputs) {
-    if (format.encode != nullptr) {
-      return encoded(format, normals(outputs * inputs, 0.05f), outputs, inputs);
-    }
-    if (format.family == pack::Family::kTransposed) {
-      const std::string_view plain = format.name.substr(0, format.name.size() - 2);
-      return *pack::transposed(matrix(*pack::find_format(plain), inputs, outputs));
-    }
-    if (format.family == pack::Family::kExl3) {
-      const std::uint64_t tiles = pack::exl3_padded(outputs) * pack::exl3_padded(inputs) / 256;
-      return *pack::exl3_matrix(format, outputs, inputs, random_bytes(tiles * format.block_bytes),
-                                halves(pack::exl3_padded(inputs)),
-                                halves(pack::exl3_padded(outputs)));
-    }
-    const std::uint64_t groups = format.block_values == 8 ? 1 : inputs / format.block_values;
-    const bool symmetric = format.name.starts_with("CT-SYM");
-    return *pack::int4_matrix(format, outputs, inputs, random_bytes(outputs * inputs / 2),
-                              halves(outputs * groups), pack::ScaleType::kF16,
-                              random_bytes(symmetric ? 0 : (outputs + 7) / 8 * groups * 4), {});
-  }
-
-  DeviceMatrix upload(const pack::Matrix& matrix) {
-    auto device = DeviceMatrix::upload(*uploader_, matrix, "the matrix");
-    EXPECT_TRUE(device) << device.error().message;
-    EXPECT_TRUE(uploader_->finish());
-    return std::move(*device);
-  }
-
   std::vector<float> product(const DeviceMatrix& weights, std::span<const float> x,
                              std::span<const float> bias = {}) {
-    const auto rows = static_cast<std::uint32_t>(x.size() / weights.inputs());
-    const DeviceMemory x_device = *DeviceMemory::allocate(x.size_bytes(), "x");
-    EXPECT_TRUE(copy_to_device(*stream_, std::as_bytes(x), x_device.at<void>()));
-    const DeviceMemory bias_device = *DeviceMemory::allocate(bias.size_bytes() + 4, "bias");
-    EXPECT_TRUE(copy_to_device(*stream_, std::as_bytes(bias), bias_device.at<void>()));
-    std::vector<float> y(rows * weights.outputs());
-    const DeviceMemory y_device = *DeviceMemory::allocate(y.size() * sizeof(float), "y");
-    EXPECT_TRUE(fill(*stream_, y_device.at<void>(), y_device.size(), 0xff));  // NaNs
-    const DeviceMemory workspace =
-        *DeviceMemory::allocate(decoded_workspace(weights, rows), "a workspace");
-    EXPECT_TRUE(fill(*stream_, workspace.at<void>(), workspace.size(), 0xff));
-    const Status added =
-        enqueue_decoded(*stream_, {.weights = &weights,
-                                   .x = x_device.at<float>(),
-                                   .bias = bias.empty() ? nullptr : bias_device.at<float>(),
-                                   .y = y_device.at<float>(),
-                                   .rows = rows,
-                                   .workspace = workspace.at<void>()});
-    EXPECT_TRUE(added) << added.error().message;
-    EXPECT_TRUE(copy_to_host(*stream_, y_device.at<void>(), std::as_writable_bytes(std::span(y))));
-    return y;
+    return PackedProducts::product("decoded", weights, x, bias);
   }
-
-  static std::vector<float> oracle(const pack::Matrix& matrix, std::span<const float> x) {
-    std::vector<float> y(x.size() / matrix.cols * matrix.rows);
-    reference::project(x.size() / matrix.cols, x.data(), matrix, y.data());
-    return y;
-  }
-
-  std::mt19937 random_{23};
-  std::optional<Stream> stream_;
-  std::optional<Uploader> uploader_;
-  std::vector<pack::PackedMatrix> encoded_;
-  std::list<std::vector<std::byte>> parts_;
 };
-
-double difference(std::span<const float> found, std::span<const float> expected) {
-  double error = 0;
-  double size = 0;
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    error += std::pow(static_cast<double>(found[i]) - expected[i], 2);
-    size += std::pow(static_cast<double>(expected[i]), 2);
-  }
-  return std::sqrt(error / size);
-}
 
 TEST_F(CudaDecoded, IsWithinItsBoundForEveryFormat) {
   for (const pack::Format& format : pack::formats()) {
