@@ -195,28 +195,14 @@ __global__ void __launch_bounds__(kPrepareThreads) exl3_wide_prepare(const Argum
 
 // ---- Weights.
 
-enum class Exl3Codebook { kMul1, kMcg, k3Inst };
-
-constexpr std::uint32_t multiplier_of(Exl3Codebook codebook) {
-  switch (codebook) {
-    case Exl3Codebook::kMul1:
-      return 0x83dcd12du;
-    case Exl3Codebook::kMcg:
-      return 0xcbac1fedu;
-    case Exl3Codebook::k3Inst:
-      return 89226354u;
-  }
-  return 0;
-}
-
 // A lane's bits of one tile of each quad, of 32 weights: of columns g and g + 8 (g is lane / 4) of
 // the tile lane % 4 of the quad.
-template <Exl3Codebook kCodebook, int kDoubleBits>
+template <int kDoubleBits>
 struct LaneWeights {
   static constexpr int kWords = (kDoubleBits + 1) / 2;
   // Of a state doubled to state · (2¹⁶ + 1), any two bytes of two registers brought twice into a
   // third, the product with this is that of the state with the codebook's multiplier.
-  static constexpr std::uint32_t kMultiplier = multiplier_of(kCodebook);
+  static constexpr std::uint32_t kMultiplier = 0x83dcd12du;
   static constexpr std::uint32_t kDoubledMultiplier = kMultiplier - (kMultiplier << 16);
 
   std::uint32_t words[kWords];
@@ -224,39 +210,13 @@ struct LaneWeights {
 
   // Of the bits of two tiles in shared memory (see exl3_mul1_arrange), those of the one.
   __device__ void read(const std::uint32_t* from, int tile, int lane) {
-    if constexpr (kDoubleBits % 8 == 0) {
-      constexpr int kFours = kDoubleBits / 8;
+    static_assert(kDoubleBits % 8 == 0);
+    constexpr int kFours = kDoubleBits / 8;
 #pragma unroll
-      for (int i = 0; i < kFours; ++i) {
-        const uint4 four = reinterpret_cast<const uint4*>(from)[(tile * kFours + i) * 32 + lane];
-        words[4 * i] = four.x, words[4 * i + 1] = four.y;
-        words[4 * i + 2] = four.z, words[4 * i + 3] = four.w;
-      }
-    } else {
-      constexpr int kPairWords = kDoubleBits;  // of two tiles side by side
-      constexpr int kFours = kPairWords / 4;
-      std::uint32_t both[kPairWords];
-#pragma unroll
-      for (int i = 0; i < kFours; ++i) {
-        const uint4 four = reinterpret_cast<const uint4*>(from)[i * 32 + lane];
-        both[4 * i] = four.x, both[4 * i + 1] = four.y;
-        both[4 * i + 2] = four.z, both[4 * i + 3] = four.w;
-      }
-      if constexpr (kPairWords % 4 >= 2) {
-        const uint2 two = reinterpret_cast<const uint2*>(from + kFours * 128)[lane];
-        both[4 * kFours] = two.x, both[4 * kFours + 1] = two.y;
-      }
-      if constexpr (kPairWords % 2 == 1) both[kPairWords - 1] = from[(kPairWords - 1) * 32 + lane];
-      constexpr int kSecond = kDoubleBits / 2;  // where the second tile begins, if need be amid
-#pragma unroll
-      for (int i = 0; i < kWords; ++i) {
-        std::uint32_t second = both[kSecond + i];
-        if constexpr (kDoubleBits % 2 == 1) {
-          const std::uint32_t next = kSecond + i + 1 < kPairWords ? both[kSecond + i + 1] : 0;
-          second = __byte_perm(next, second, 0x5432);
-        }
-        words[i] = tile == 0 ? both[i] : second;
-      }
+    for (int i = 0; i < kFours; ++i) {
+      const uint4 four = reinterpret_cast<const uint4*>(from)[(tile * kFours + i) * 32 + lane];
+      words[4 * i] = four.x, words[4 * i + 1] = four.y;
+      words[4 * i + 2] = four.z, words[4 * i + 3] = four.w;
     }
     // What comes before a lane's own bits are the last of the column before.
     constexpr int kLast = kDoubleBits - 1;  // in halves of a word
@@ -301,23 +261,14 @@ struct LaneWeights {
     std::uint32_t a = product(i);
     std::uint32_t b = product(i + 1);
     __half2 out;
-    if constexpr (kCodebook == Exl3Codebook::kMul1) {
-      // The sum of the bytes is below 1,024, so 0x6400 + sum is the half 1024 + sum.
-      a = __dp4a(a, 0x01010101u, 0x6400u);
-      b = __dp4a(b, 0x01010101u, 0x6400u);
-      const std::uint32_t sums = __byte_perm(a, b, 0x5410);
-      const std::uint32_t step = 0x1eee1eeeu;
-      const std::uint32_t offset = 0xc931c931u;
-      out = __hfma2(reinterpret_cast<const __half2&>(sums), reinterpret_cast<const __half2&>(step),
-                    reinterpret_cast<const __half2&>(offset));
-    } else {
-      constexpr std::uint32_t kAdd = kCodebook == Exl3Codebook::k3Inst ? 64248484u : 0u;
-      a = ((a + kAdd) & 0x8fff8fffu) ^ 0x3b603b60u;
-      b = ((b + kAdd) & 0x8fff8fffu) ^ 0x3b603b60u;
-      const std::uint32_t low = __byte_perm(a, b, 0x5410);
-      const std::uint32_t high = __byte_perm(a, b, 0x7632);
-      out = __hadd2(reinterpret_cast<const __half2&>(low), reinterpret_cast<const __half2&>(high));
-    }
+    // The sum of the bytes is below 1,024, so 0x6400 + sum is the half 1024 + sum.
+    a = __dp4a(a, 0x01010101u, 0x6400u);
+    b = __dp4a(b, 0x01010101u, 0x6400u);
+    const std::uint32_t sums = __byte_perm(a, b, 0x5410);
+    const std::uint32_t step = 0x1eee1eeeu;
+    const std::uint32_t offset = 0xc931c931u;
+    out = __hfma2(reinterpret_cast<const __half2&>(sums), reinterpret_cast<const __half2&>(step),
+                  reinterpret_cast<const __half2&>(offset));
     return reinterpret_cast<const std::uint32_t&>(out);
   }
 };
@@ -740,7 +691,7 @@ __device__ inline bool add_parts(const Arguments& args, const Schedule& schedule
   return true;
 }
 
-template <Exl3Codebook kCodebook, int kDoubleBits, typename S>
+template <int kDoubleBits, typename S>
 __device__ inline void multiply(const Arguments& args, Schedule schedule, int rank,
                                 std::uint8_t* memory) {
   using R = Ring<S, kDoubleBits>;
@@ -767,7 +718,7 @@ __device__ inline void multiply(const Arguments& args, Schedule schedule, int ra
   const int tile_of_two = warp % 2;
 
   Place<R::kStages> place;
-  using Bits = LaneWeights<kCodebook, kDoubleBits>;
+  using Bits = LaneWeights<kDoubleBits>;
   const auto next_bits = [&] {
     wait_for(full(place.stage), place.round);
     Bits bits;
@@ -818,7 +769,7 @@ __device__ inline void multiply(const Arguments& args, Schedule schedule, int ra
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
-template <Exl3Codebook kCodebook, int kDoubleBits, typename S>
+template <int kDoubleBits, typename S>
 __global__ void __launch_bounds__(kBlockThreads, S::kBlocks)
     exl3_wide_multiply(const Arguments args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -847,7 +798,7 @@ __global__ void __launch_bounds__(kBlockThreads, S::kBlocks)
   // Registers go from those that fetch to those that multiply.
   if (threadIdx.x < kThreads) {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::kBlocks == 1 ? 232 : 104));
-    multiply<kCodebook, kDoubleBits, S>(args, schedule(), rank, memory);
+    multiply<kDoubleBits, S>(args, schedule(), rank, memory);
   } else {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::kBlocks == 1 ? 40 : 24));
     if (threadIdx.x == kThreads) fetch_weights<S, kDoubleBits>(args, schedule(), rank, base);
@@ -873,22 +824,15 @@ struct Variant {
   int rows, cluster, blocks;
 };
 
-template <Exl3Codebook kCodebook, int kDoubleBits, typename S>
-constexpr Variant kVariant = {exl3_wide_multiply<kCodebook, kDoubleBits, S>,
-                              Ring<S, kDoubleBits>::kBytes, S::kRows, S::kCluster, S::kBlocks};
+template <int kDoubleBits, typename S>
+constexpr Variant kVariant = {exl3_wide_multiply<kDoubleBits, S>, Ring<S, kDoubleBits>::kBytes,
+                              S::kRows, S::kCluster, S::kBlocks};
 
-template <int kDoubleBits>
+constexpr int kDoubleBits = 2 * kExl3WideBits;
 constexpr Variant kVariants[] = {
-    kVariant<Exl3Codebook::kMul1, kDoubleBits, Shape<32, 1, 2>>,
-    kVariant<Exl3Codebook::kMul1, kDoubleBits, Shape<128, 2, 1>>,
-    kVariant<Exl3Codebook::kMul1, kDoubleBits, Shape<256, 2, 1>>,
-};
-
-// By twice the bits.
-constexpr const Variant* kRates[] = {
-    nullptr,       nullptr,      kVariants<2>,  kVariants<3>, kVariants<4>,  kVariants<5>,
-    kVariants<6>,  kVariants<7>, kVariants<8>,  nullptr,      kVariants<10>, nullptr,
-    kVariants<12>, nullptr,      kVariants<14>, nullptr,      kVariants<16>,
+    kVariant<kDoubleBits, Shape<32, 1, 2>>,
+    kVariant<kDoubleBits, Shape<128, 2, 1>>,
+    kVariant<kDoubleBits, Shape<256, 2, 1>>,
 };
 
 Status check(cudaError_t error, const char* what) {
@@ -967,20 +911,24 @@ bool runs_exl3_wide() {
 std::size_t exl3_wide_workspace(const Exl3Layer& layer, std::uint32_t rows) {
   Device device;
   if (!query(device) || !check_exl3_mul1(layer)) return 0;
-  const Variant& variant = kRates[layer.double_bits][shape_index(rows)];
+  const Variant& variant = kVariants[shape_index(rows)];
   return workspace_of(layer, rows, most_blocks(device, variant), variant.rows).end;
 }
 
 Status exl3_wide(const Exl3Layer& layer, const float* x, std::uint32_t rows, float* y,
                  void* workspace, cudaStream_t stream) {
   ESPALIER_CHECK(check_exl3_mul1(layer));
+  if (layer.double_bits != kDoubleBits) {
+    return work_error("exl3_wide: found {} bits, expected {}", layer.double_bits / 2.0,
+                      kExl3WideBits);
+  }
   if (rows == 0 || rows > kExl3WideRows) {
     return work_error("exl3_wide: found {} rows, expected 1 to {}", rows, kExl3WideRows);
   }
   Device device;
   ESPALIER_CHECK(query(device));
   if (device.major != 9) return work_error("exl3_wide: this GPU is not of compute capability 9");
-  const Variant& variant = kRates[layer.double_bits][shape_index(rows)];
+  const Variant& variant = kVariants[shape_index(rows)];
   const int blocks = most_blocks(device, variant);
   const Workspace at = workspace_of(layer, rows, blocks, variant.rows);
   auto* base = static_cast<std::uint8_t*>(workspace);

@@ -6,6 +6,7 @@
 
 namespace espalier::gpu::cuda {
 
+inline constexpr std::uint32_t kExl3WideBits = 4;      // of a weight
 inline constexpr std::uint32_t kExl3WideRows = 65536;  // the most rows of a call
 
 // Whether the current GPU has what it needs: it is a Hopper.

@@ -146,9 +146,9 @@ constexpr ProjectKernel exl3_half_kernel(std::string_view format) {
           .arranges = true};
 }
 
-// The rate that was compared with the definition on a GPU: 4 bits.
 bool takes_exl3_wide(const DeviceMatrix& weights) {
-  return takes_exl3_mul1(weights) && exl3_layer(weights).double_bits == 8 && runs_exl3_wide();
+  return takes_exl3_mul1(weights) && exl3_layer(weights).double_bits == 2 * kExl3WideBits &&
+         runs_exl3_wide();
 }
 
 std::size_t exl3_wide_workspace_of(const DeviceMatrix& weights, std::uint32_t rows) {
