@@ -397,8 +397,6 @@ __device__ inline void wgmma(float* d, const std::uint32_t (&a)[4], std::uint64_
 #undef ESPALIER_8
 #undef ESPALIER_32
 
-#endif  // __CUDA_ARCH_FEAT_SM90_ALL
-
 // ---- Division of the work.
 
 // Part of a tile: its quads from `begin` to `end`.
@@ -415,7 +413,7 @@ struct Schedule {
   int tile;     // the next of them
   int at, end;  // in the run of quads of the others
 
-  __host__ __device__ Schedule(int tiles, int quads, int workers, int worker)
+  __device__ Schedule(int tiles, int quads, int workers, int worker)
       : tiles(tiles), quads(quads), workers(workers), worker(worker) {
     // To divide a tile takes about as long as kPartQuads quads.
     const int rounds = (tiles + workers - 1) / workers;
@@ -426,18 +424,14 @@ struct Schedule {
     at = run_start(worker);
     end = run_start(worker + 1);
   }
-  __host__ __device__ static int max_of(int a, int b) { return a > b ? a : b; }
-  __host__ __device__ long long run_quads() const {
-    return static_cast<long long>(tiles - whole) * quads;
-  }
-  __host__ __device__ int run_start(int of) const {
-    return static_cast<int>(run_quads() * of / workers);
-  }
+  __device__ static int max_of(int a, int b) { return a > b ? a : b; }
+  __device__ long long run_quads() const { return static_cast<long long>(tiles - whole) * quads; }
+  __device__ int run_start(int of) const { return static_cast<int>(run_quads() * of / workers); }
   // Whose part a quad of the run is.
-  __host__ __device__ int worker_of(int quad) const {
+  __device__ int worker_of(int quad) const {
     return static_cast<int>(((quad + 1LL) * workers - 1) / run_quads());
   }
-  __host__ __device__ bool next(Segment& segment) {
+  __device__ bool next(Segment& segment) {
     if (tile < whole) {
       segment = {tile, 0, quads};
       tile += workers;
@@ -451,6 +445,8 @@ struct Schedule {
     return true;
   }
 };
+
+#endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
 // ---- The product.
 
