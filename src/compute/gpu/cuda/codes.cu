@@ -17,16 +17,9 @@
 #include <algorithm>
 #include <string>
 
-#include "compute/gpu/cuda/codes_formats.cuh"
+#include "compute/gpu/cuda/codes_arrange.cuh"
 
 namespace espalier::gpu::cuda::codes {
-
-// Decoded rows of the matrix, from output `first` on.
-struct HalfRows {
-  const float* factor;  // which they are multiplied by
-  __half* values;       // [outputs, stride]
-  int first, outputs, stride;
-};
 
 // Columns of a table: what the host needs to know of a format.
 struct Arguments;
@@ -60,8 +53,6 @@ struct Arguments {
 
 namespace {
 
-constexpr int kWarps = 8;  // that multiply
-constexpr int kTileOutputs = kWarps * kTileRows;
 constexpr int kThreads = (kWarps + 1) * 32;
 constexpr int kBlocksPerProcessor = 2;
 constexpr int kMostRing = 8;
@@ -372,12 +363,6 @@ __device__ inline void finish_tile(const Arguments& args, const float (&total)[k
   }
 }
 
-template <typename Format>
-__host__ __device__ constexpr int tile_bytes_of(const FormatArguments& format) {
-  return Format::kUnits * kUnit * kTileRows * Format::Bits::kBits / 8 +
-         Format::header_bytes(format);
-}
-
 template <typename Format, int kFragments>
 __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor) product(const Arguments args) {
   extern __shared__ __align__(128) std::uint8_t memory[];
@@ -463,93 +448,6 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor) product(const A
   }
 }
 
-// A thread for each word of a tile's planes, and for each row of its header.
-template <typename Format>
-__global__ void arrange_kernel(const Weights matrix, const FormatArguments format, std::uint8_t* to,
-                               int tile_stages, long long tiles) {
-  using Bits = typename Format::Bits;
-  constexpr int kWords = Format::kUnits * kUnit * kTileRows * Bits::kBits / 32;
-  constexpr int kUpperWords = Format::kUnits * kUnit * kTileRows * Bits::kUpper / 32;
-  constexpr int kParts = kWords + kTileRows;
-  const long long index = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
-  const long long tile = index / kParts;  // of a warp
-  if (tile >= tiles) return;
-  const int part = static_cast<int>(index % kParts);
-  const int warp = static_cast<int>(tile % kWarps);
-  const long long stage = tile / kWarps;
-  const auto row =
-      static_cast<std::uint32_t>(stage / tile_stages * kTileOutputs + warp * kTileRows);
-  const auto first = static_cast<std::uint32_t>(stage % tile_stages * Format::kUnits * kUnit);
-  std::uint8_t* base = to + tile * tile_bytes_of<Format>(format);
-  if (part >= kWords) {
-    const int r = part - kWords;
-    Format::header(base + kWords * 4, r, SourceRow{matrix, row + r, first}, format);
-    return;
-  }
-  const bool lower = part >= kUpperWords;
-  const int width = lower ? Bits::kLower : Bits::kUpper;
-  const int in_plane = lower ? part - kUpperWords : part;
-  const int lane = in_plane / 4 % 32;
-  const int word = in_plane / 128 * 4 + in_plane % 4;
-  std::uint32_t bits = 0;
-  for (int sub = 0; sub < 8 / width; ++sub) {
-    const int r = word * (8 / width) + sub;
-    const std::uint32_t col = first + r / 4 * 32 + r / 2 % 2 * 16 + lane % 4 * 4;
-    for (int c = 0; c < 4; ++c) {
-      const std::uint32_t code =
-          Format::template code_of<Format>(matrix, row + lane / 4 + r % 2 * 8, col + c);
-      const typename Bits::Place place = Bits::place(code, lower, sub, c);
-      bits |= place.bits << place.shift;
-    }
-  }
-  reinterpret_cast<std::uint32_t*>(base)[part] = bits;
-}
-
-// A block for each stage along x and tile of 128 outputs along y.
-template <typename Format>
-__global__ void __launch_bounds__(kWarps * 32)
-    decode_kernel(const std::uint8_t* weights, const FormatArguments format, int tile_stages,
-                  const HalfRows to) {
-  using Bits = typename Format::Bits;
-  constexpr int kGroup = Format::kGroup;
-  const int lane = threadIdx.x % 32;
-  const int warp = threadIdx.x / 32;
-  const int tile = to.first / kTileOutputs + blockIdx.y;
-  const std::uint8_t* from =
-      weights + ((static_cast<std::size_t>(tile) * tile_stages + blockIdx.x) * kWarps + warp) *
-                    tile_bytes_of<Format>(format);
-  const std::uint8_t* header = from + Format::kUnits * kUnit * kTileRows * Bits::kBits / 8;
-  const typename Format::Row rows[2] = {typename Format::Row(header, lane / 4, format),
-                                        typename Format::Row(header, lane / 4 + 8, format)};
-  const float factor = *to.factor;
-#pragma unroll
-  for (int step = 0; step < 4 * Format::kUnits; ++step) {
-    std::uint32_t a[4];
-    Bits::read(a, from, lane, step, Format::kUnits);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int in_stage = 32 * step + 16 * (i / 2);
-      const float scale = rows[i % 2].scale(in_stage / kGroup);
-      const float offset = Format::kOffset ? rows[i % 2].offset(in_stage / kGroup) : 0.0f;
-      std::uint32_t halves[2] = {};
-#pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        const int byte = static_cast<int>(a[i] >> (8 * c) & 255);
-        const int code = Bits::kSigned ? static_cast<signed char>(byte) : byte;
-        const float value = (scale * static_cast<float>(code) + offset) * factor;
-        halves[c / 2] |= static_cast<std::uint32_t>(__half_as_ushort(__float2half_rn(value)))
-                         << (16 * (c % 2));
-      }
-      const int output = blockIdx.y * kTileOutputs + warp * kTileRows + lane / 4 + 8 * (i % 2);
-      const int input = blockIdx.x * Format::kUnits * kUnit + in_stage + lane % 4 * 4;
-      if (output < to.outputs && input < to.stride) {
-        *reinterpret_cast<uint2*>(to.values + static_cast<std::size_t>(output) * to.stride +
-                                  input) = make_uint2(halves[0], halves[1]);
-      }
-    }
-  }
-}
-
 template <typename Format>
 constexpr Kernels kernels_of(std::string_view name, std::uint32_t bits = 0, bool grouped = false) {
   return {.format = name,
@@ -566,38 +464,8 @@ constexpr Kernels kernels_of(std::string_view name, std::uint32_t bits = 0, bool
           .many = product<Format, 4>};
 }
 
-const Kernels kKernels[] = {
-    kernels_of<CodesQ4_0>("q4_0"),
-    kernels_of<CodesQ8_0>("q8_0"),
-    kernels_of<CodesQ4_K>("q4_k"),
-    kernels_of<CodesQ6_K>("q6_k"),
-    kernels_of<CodesMXFP4>("mxfp4"),
-    kernels_of<CodesMlx<4, 0>>("mlx_affine", 4, true),
-    kernels_of<CodesQ4_1>("q4_1"),
-    kernels_of<CodesQ5_0>("q5_0"),
-    kernels_of<CodesQ5_1>("q5_1"),
-    kernels_of<CodesQ2_K>("q2_k"),
-    kernels_of<CodesQ3_K>("q3_k"),
-    kernels_of<CodesQ5_K>("q5_k"),
-    kernels_of<CodesQ8_K>("q8_k"),
-    kernels_of<CodesQ1_0>("q1_0"),
-    kernels_of<CodesQ2_0>("q2_0"),
-    kernels_of<CodesTQ1_0>("tq1_0"),
-    kernels_of<CodesTQ2_0>("tq2_0"),
-    kernels_of<CodesNVFP4>("nvfp4"),
-    kernels_of<CodesIQ4_NL>("iq4_nl"),
-    kernels_of<CodesIQ4_XS>("iq4_xs"),
-    kernels_of<CodesMlx<1, 0>>("mlx_affine", 1, true),
-    kernels_of<CodesMlx<2, 0>>("mlx_affine", 2, true),
-    kernels_of<CodesMlx<2, 1>>("mlx_affine", 3, true),
-    kernels_of<CodesMlx<4, 1>>("mlx_affine", 5, true),
-    kernels_of<CodesMlx<4, 2>>("mlx_affine", 6, true),
-    kernels_of<CodesMlx<8, 0>>("mlx_affine", 8, true),
-    kernels_of<CodesInt4<Gptq<0x11111111u>>>("gptq_v1", 4, true),
-    kernels_of<CodesInt4<Gptq<0>>>("gptq_v2", 4, true),
-    kernels_of<CodesInt4<Awq>>("awq", 4, true),
-    kernels_of<CodesInt4<CompressedInt4>>("ct_int4", 4, true),
-};
+#define ESPALIER_CODES_KERNELS(name, bits, ...) kernels_of<__VA_ARGS__>(#name, bits, bits != 0),
+const Kernels kKernels[] = {ESPALIER_CODES_FORMATS(ESPALIER_CODES_KERNELS)};
 
 Status check_cuda(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return {};
@@ -614,16 +482,9 @@ Shape shape_of(const Layer& layer) {
           stages * layer.kernels->units};
 }
 
-FormatArguments format_arguments(const Layer& layer) {
-  FormatArguments format{};
-  format.scale_type = layer.scale_type;
-  if (layer.kernels->grouped) {
-    const std::uint32_t stage_inputs = layer.kernels->units * kUnit;
-    const std::uint32_t group = std::min(layer.group, stage_inputs);
-    while ((32u << format.group_shift) < group) ++format.group_shift;
-    format.tile_groups = stage_inputs / group;
-  }
-  return format;
+FormatArguments arguments_of(const Layer& layer) {
+  return format_arguments(layer.kernels->units, layer.scale_type,
+                          layer.kernels->grouped ? layer.group : 0);
 }
 
 struct Device {
@@ -704,14 +565,14 @@ Status check(const Layer& layer) {
 std::size_t arranged_bytes(const Layer& layer) {
   const Shape shape = shape_of(layer);
   return static_cast<std::size_t>(shape.tiles) * shape.tile_stages * kWarps *
-         layer.kernels->tile_bytes(format_arguments(layer));
+         layer.kernels->tile_bytes(arguments_of(layer));
 }
 
 Status arrange(const Layer& layer, const Weights& matrix, std::uint8_t* weights,
                cudaStream_t stream) {
   ESPALIER_CHECK(check(layer));
   const Shape shape = shape_of(layer);
-  const FormatArguments format = format_arguments(layer);
+  const FormatArguments format = arguments_of(layer);
   const long long tiles = static_cast<long long>(shape.tiles) * shape.tile_stages * kWarps;
   const long long parts = layer.kernels->parts * tiles;
   constexpr int kArrangeThreads = 256;
@@ -731,7 +592,7 @@ Status decode(const Layer& layer, const float* factor, std::uint32_t first, std:
   const HalfRows to = {factor, reinterpret_cast<__half*>(halves), static_cast<int>(first),
                        static_cast<int>(outputs), static_cast<int>(stride)};
   const dim3 blocks(shape.tile_stages, (outputs + kTileOutputs - 1) / kTileOutputs);
-  layer.kernels->decode<<<blocks, kWarps * 32, 0, stream>>>(layer.weights, format_arguments(layer),
+  layer.kernels->decode<<<blocks, kWarps * 32, 0, stream>>>(layer.weights, arguments_of(layer),
                                                             shape.tile_stages, to);
   return check_cuda(cudaGetLastError(), "codes: decoding");
 }
@@ -765,7 +626,7 @@ Status project(const Layer& layer, const float* x, std::uint32_t rows, float* y,
       base + kCountBytes +
       std::size_t{2} * kBlocksPerProcessor * kMostProcessors * 4 * fragments * kTileOutputs * 4;
   args.activations = activations;
-  args.format = format_arguments(layer);
+  args.format = arguments_of(layer);
   args.rows = static_cast<int>(rows);
   args.outputs = static_cast<int>(layer.outputs);
   args.tiles = shape.tiles;

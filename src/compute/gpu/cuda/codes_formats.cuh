@@ -552,4 +552,40 @@ struct CodesInt4 : GroupPairs<4, 0, true> {
   }
 };
 
+// Every format: entry(ending of the names of its portable kernels, bits of a code where formats of
+// several widths share that name and keep their scales apart, how it is read).
+// clang-format off
+#define ESPALIER_CODES_FORMATS(entry)              \
+  entry(q4_0, 0, CodesQ4_0)                       \
+  entry(q4_1, 0, CodesQ4_1)                       \
+  entry(q5_0, 0, CodesQ5_0)                       \
+  entry(q5_1, 0, CodesQ5_1)                       \
+  entry(q8_0, 0, CodesQ8_0)                       \
+  entry(q2_k, 0, CodesQ2_K)                       \
+  entry(q3_k, 0, CodesQ3_K)                       \
+  entry(q4_k, 0, CodesQ4_K)                       \
+  entry(q5_k, 0, CodesQ5_K)                       \
+  entry(q6_k, 0, CodesQ6_K)                       \
+  entry(q8_k, 0, CodesQ8_K)                       \
+  entry(q1_0, 0, CodesQ1_0)                       \
+  entry(q2_0, 0, CodesQ2_0)                       \
+  entry(tq1_0, 0, CodesTQ1_0)                     \
+  entry(tq2_0, 0, CodesTQ2_0)                     \
+  entry(mxfp4, 0, CodesMXFP4)                     \
+  entry(nvfp4, 0, CodesNVFP4)                     \
+  entry(iq4_nl, 0, CodesIQ4_NL)                   \
+  entry(iq4_xs, 0, CodesIQ4_XS)                   \
+  entry(mlx_affine, 1, CodesMlx<1, 0>)            \
+  entry(mlx_affine, 2, CodesMlx<2, 0>)            \
+  entry(mlx_affine, 3, CodesMlx<2, 1>)            \
+  entry(mlx_affine, 4, CodesMlx<4, 0>)            \
+  entry(mlx_affine, 5, CodesMlx<4, 1>)            \
+  entry(mlx_affine, 6, CodesMlx<4, 2>)            \
+  entry(mlx_affine, 8, CodesMlx<8, 0>)            \
+  entry(gptq_v1, 4, CodesInt4<Gptq<0x11111111u>>) \
+  entry(gptq_v2, 4, CodesInt4<Gptq<0>>)           \
+  entry(awq, 4, CodesInt4<Awq>)                   \
+  entry(ct_int4, 4, CodesInt4<CompressedInt4>)
+// clang-format on
+
 }  // namespace espalier::gpu::cuda::codes
