@@ -18,6 +18,7 @@
 #include <string>
 
 #include "compute/gpu/cuda/codes_arrange.cuh"
+#include "compute/gpu/cuda/overlap.cuh"
 
 namespace espalier::gpu::cuda::codes {
 
@@ -69,17 +70,6 @@ struct ActivationUnit {
   static constexpr int kSums = 8 * kRows * 4;
   static constexpr int kBytes = kOperand + kSums + kRows * 4;
 };
-
-__device__ inline void wait_for_the_kernel_before() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-__device__ inline void let_the_next_kernel_start() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
 
 // A block for each unit of inputs and fragment of four rows, a warp for each of them, four inputs a
 // lane.

@@ -20,6 +20,7 @@
 #include <string>
 
 #include "compute/gpu/cuda/exl3_mul1.h"
+#include "compute/gpu/cuda/overlap.cuh"
 
 namespace espalier::gpu::cuda {
 namespace {
@@ -68,19 +69,6 @@ struct Arguments {
   std::int16_t* codes;     // the same, [slices, rows, kSlice]
   int rows, inputs, outputs, padded_inputs, padded_outputs;
 };
-
-// What a kernel of a chain does before it reads what the one before it wrote, and once those after
-// it may start: on GPUs that can, kernels of a stream overlap so far.
-__device__ inline void wait_for_the_kernel_before() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-__device__ inline void let_the_next_kernel_start() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
 
 // The 128-point Hadamard transform, without its factor, of kEach consecutive values of each of
 // 128 / kEach lanes: the same sums in the same order whatever kEach is.

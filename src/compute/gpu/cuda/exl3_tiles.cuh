@@ -12,6 +12,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "compute/gpu/cuda/overlap.cuh"
+
 namespace espalier::gpu::cuda {
 
 constexpr float kHadamardScale = 0.08838834764831845f;  // 1 / √128
@@ -34,19 +36,6 @@ struct Exl3Arguments {
 
 __device__ inline int slices_of(const Exl3Arguments& args) {
   return (args.padded_inputs + kSlice - 1) / kSlice;
-}
-
-// What a kernel of a chain does before it reads what the one before it wrote, and once those after
-// it may start: on GPUs that can, kernels of a stream overlap so far.
-__device__ inline void wait_for_the_kernel_before() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-__device__ inline void let_the_next_kernel_start() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");
-#endif
 }
 
 // The 128-point Hadamard transform, without its factor, of kEach consecutive values of each of

@@ -26,6 +26,7 @@
 #include <type_traits>
 
 #include "compute/gpu/cuda/exl3_wide.h"
+#include "compute/gpu/cuda/overlap.cuh"
 
 namespace espalier::gpu::cuda {
 namespace {
@@ -53,17 +54,6 @@ struct Arguments {
   int row_blocks;
   int tile_rows;  // kRows
 };
-
-__device__ inline void wait_for_the_kernel_before() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-__device__ inline void let_the_next_kernel_start() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
 
 // Steps of Hadamard transforms, without their factor: over the bits of the index of a lane's
 // values, and over a bit of the lane. Which bits of a whole transform's index are which does not
