@@ -457,11 +457,6 @@ constexpr Kernels kernels_of(std::string_view name, std::uint32_t bits = 0, bool
 #define ESPALIER_CODES_KERNELS(name, bits, ...) kernels_of<__VA_ARGS__>(#name, bits, bits != 0),
 const Kernels kKernels[] = {ESPALIER_CODES_FORMATS(ESPALIER_CODES_KERNELS)};
 
-Status check_cuda(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return {};
-  return work_error("{}: {}", what, cudaGetErrorString(error));
-}
-
 struct Shape {
   int tiles, tile_stages, units;
 };
@@ -477,25 +472,6 @@ FormatArguments arguments_of(const Layer& layer) {
                           layer.kernels->grouped ? layer.group : 0);
 }
 
-struct Device {
-  int processors = 0;
-  int shared_bytes = 0;
-  int major = 0;
-};
-Status query(Device& device) {
-  int index = 0;
-  cudaError_t error = cudaGetDevice(&index);
-  const std::pair<int*, cudaDeviceAttr> wanted[] = {
-      {&device.processors, cudaDevAttrMultiProcessorCount},
-      {&device.shared_bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor},
-      {&device.major, cudaDevAttrComputeCapabilityMajor},
-  };
-  for (const auto& [to, attribute] : wanted) {
-    if (error == cudaSuccess) error = cudaDeviceGetAttribute(to, attribute, index);
-  }
-  return check_cuda(error, "asking for the GPU's properties");
-}
-
 constexpr std::uint32_t kMostTiles = 8192;  // of 128 outputs: each has a count
 constexpr std::uint32_t kMostProcessors = 512;
 constexpr std::size_t kCountBytes = kMostTiles * sizeof(std::uint32_t);
@@ -505,23 +481,6 @@ int unit_bytes(int fragments) {
   return fragments == 1   ? ActivationUnit<1>::kBytes
          : fragments == 2 ? ActivationUnit<2>::kBytes
                           : ActivationUnit<4>::kBytes;
-}
-
-// Launches so that the kernel may start while the one before it ends, where the GPU can do that.
-template <typename... Parameters, typename... Args>
-Status launch(void (*kernel)(Parameters...), dim3 blocks, int threads, int shared_bytes,
-              const Device& device, cudaStream_t stream, const Args&... args) {
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = blocks;
-  config.blockDim = dim3(threads);
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = device.major == 9 ? 1 : 0;  // others run code that does not wait
-  return check_cuda(cudaLaunchKernelEx(&config, kernel, args...), "codes");
 }
 
 }  // namespace
@@ -569,7 +528,7 @@ Status arrange(const Layer& layer, const Weights& matrix, std::uint8_t* weights,
   layer.kernels->arrange<<<static_cast<unsigned>((parts + kArrangeThreads - 1) / kArrangeThreads),
                            kArrangeThreads, 0, stream>>>(matrix, format, weights, shape.tile_stages,
                                                          tiles);
-  return check_cuda(cudaGetLastError(), "codes: arranging");
+  return cuda::check(cudaGetLastError(), "codes: arranging");
 }
 
 Status decode(const Layer& layer, const float* factor, std::uint32_t first, std::uint32_t outputs,
@@ -584,7 +543,7 @@ Status decode(const Layer& layer, const float* factor, std::uint32_t first, std:
   const dim3 blocks(shape.tile_stages, (outputs + kTileOutputs - 1) / kTileOutputs);
   layer.kernels->decode<<<blocks, kWarps * 32, 0, stream>>>(layer.weights, arguments_of(layer),
                                                             shape.tile_stages, to);
-  return check_cuda(cudaGetLastError(), "codes: decoding");
+  return cuda::check(cudaGetLastError(), "codes: decoding");
 }
 
 std::size_t workspace_bytes(const Layer& layer, std::uint32_t rows) {
@@ -600,8 +559,8 @@ Status project(const Layer& layer, const float* x, std::uint32_t rows, float* y,
   if (rows == 0 || rows > kRows) {
     return work_error("codes: found {} rows, expected 1 to {}", rows, kRows);
   }
-  Device device;
-  ESPALIER_CHECK(query(device));
+  Limits limits;
+  ESPALIER_CHECK(find_limits(limits));
   const Kernels& kernels = *layer.kernels;
   const Shape shape = shape_of(layer);
   const int fragments = fragments_of(rows);
@@ -625,28 +584,28 @@ Status project(const Layer& layer, const float* x, std::uint32_t rows, float* y,
       kernels.tile_bytes(args.format) * kWarps + kernels.units * unit_bytes(fragments);
   constexpr int kReserved = 2048;  // of a block: CUDA's own, and the barriers
   args.ring =
-      std::min(kMostRing, (device.shared_bytes / kBlocksPerProcessor - kReserved) / stage_bytes);
-  if (args.ring < 1 || device.processors > static_cast<int>(kMostProcessors)) {
+      std::min(kMostRing, (limits.shared_bytes / kBlocksPerProcessor - kReserved) / stage_bytes);
+  if (args.ring < 1 || limits.multiprocessors > static_cast<int>(kMostProcessors)) {
     return work_error(
         "codes: this GPU has {} multiprocessors of {} bytes of shared memory, expected "
         "at most {} of at least {}",
-        device.processors, device.shared_bytes, kMostProcessors,
+        limits.multiprocessors, limits.shared_bytes, kMostProcessors,
         kBlocksPerProcessor * (stage_bytes + kReserved));
   }
-  const int shared_bytes = device.major == 9 ? args.ring * stage_bytes : 0;
+  const int shared_bytes = limits.major == 9 ? args.ring * stage_bytes : 0;
   const auto kernel = fragments == 1 ? kernels.few : fragments == 2 ? kernels.some : kernels.many;
-  ESPALIER_CHECK(check_cuda(
+  ESPALIER_CHECK(cuda::check(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
       "codes: asking for shared memory"));
   const auto prepare_kernel = fragments == 1   ? prepare<1>
                               : fragments == 2 ? prepare<2>
                                                : prepare<4>;
-  ESPALIER_CHECK(launch(prepare_kernel, dim3(shape.units, fragments), 128, 0, device, stream, x,
-                        activations, static_cast<int>(rows), static_cast<int>(layer.inputs),
-                        kernels.sum_lanes));
+  ESPALIER_CHECK(launch_overlapping(prepare_kernel, dim3(shape.units, fragments), 128, 0, limits,
+                                    stream, x, activations, static_cast<int>(rows),
+                                    static_cast<int>(layer.inputs), kernels.sum_lanes));
   const int blocks =
-      std::min(kBlocksPerProcessor * device.processors, shape.tiles * shape.tile_stages);
-  return launch(kernel, dim3(blocks), kThreads, shared_bytes, device, stream, args);
+      std::min(kBlocksPerProcessor * limits.multiprocessors, shape.tiles * shape.tile_stages);
+  return launch_overlapping(kernel, dim3(blocks), kThreads, shared_bytes, limits, stream, args);
 }
 
 }  // namespace espalier::gpu::cuda::codes

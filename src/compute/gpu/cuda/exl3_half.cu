@@ -263,27 +263,6 @@ constexpr Variant kRates[] = {
     kVariant<5>, kVariant<6>, kVariant<7>, kVariant<8>,
 };
 
-Status check(cudaError_t error) {
-  if (error == cudaSuccess) return {};
-  return work_error("exl3_half: {}", cudaGetErrorString(error));
-}
-
-// Launches so that the kernel may start while the one before it ends, where the GPU can do that.
-Status launch(Kernel kernel, int blocks, int warps, int shared_bytes, int major,
-              cudaStream_t stream, const Arguments& args) {
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(blocks);
-  config.blockDim = dim3(warps * 32);
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = major >= 9 ? 1 : 0;
-  return check(cudaLaunchKernelEx(&config, kernel, args));
-}
-
 }  // namespace
 
 Status check_exl3_half(const Exl3Layer& layer) {
@@ -306,13 +285,13 @@ Status exl3_half(const Exl3Layer& layer, const Exl3HalfCodebook& codebook, const
   if (rows == 0 || rows > kExl3Rows) {
     return work_error("exl3_half: found {} rows, expected 1 to {}", rows, kExl3Rows);
   }
-  int device = 0;
-  int major = 0;
-  ESPALIER_CHECK(check(cudaGetDevice(&device)));
-  ESPALIER_CHECK(check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device)));
+  Limits limits;
+  ESPALIER_CHECK(find_limits(limits));
   const Variant& variant = kRates[layer.double_bits / 2];
-  ESPALIER_CHECK(check(cudaFuncSetAttribute(
-      variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, variant.shared_bytes)));
+  ESPALIER_CHECK(
+      check(cudaFuncSetAttribute(variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 variant.shared_bytes),
+            "exl3_half: asking for shared memory"));
   Arguments args{};
   args.weights = layer.weights;
   args.suh = reinterpret_cast<const __half*>(layer.suh);
@@ -330,11 +309,11 @@ Status exl3_half(const Exl3Layer& layer, const Exl3HalfCodebook& codebook, const
     args.rows = static_cast<int>(std::min<std::uint32_t>(kMostRows, rows - row));
     args.x = x + std::size_t{row} * layer.inputs;
     args.y = y + std::size_t{row} * layer.outputs;
-    ESPALIER_CHECK(
-        launch(variant.kernel, kBlocks, kWarps, variant.shared_bytes, major, stream, args));
+    ESPALIER_CHECK(launch_overlapping(variant.kernel, kBlocks, kWarps * 32, variant.shared_bytes,
+                                      limits, stream, args));
     const int tasks = args.padded_outputs / kGroup * args.rows;
-    ESPALIER_CHECK(launch(exl3_half_finish, (tasks + kFinishWarps - 1) / kFinishWarps, kFinishWarps,
-                          0, major, stream, args));
+    ESPALIER_CHECK(launch_overlapping(exl3_half_finish, (tasks + kFinishWarps - 1) / kFinishWarps,
+                                      kFinishWarps * 32, 0, limits, stream, args));
   }
   return {};
 }

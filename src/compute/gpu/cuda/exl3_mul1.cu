@@ -868,51 +868,12 @@ Workspace workspace_of(const Exl3Layer& layer, std::uint32_t rows) {
   return at;
 }
 
-Status check(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return {};
-  return work_error("{}: {}", what, cudaGetErrorString(error));
-}
-
-struct Device {
-  int blocks = 0;        // multiprocessors
-  int shared_bytes = 0;  // of a block
-  int major = 0;
-};
-Status query(Device& device) {
-  int index = 0;
-  cudaError_t error = cudaGetDevice(&index);
-  const std::pair<int*, cudaDeviceAttr> wanted[] = {
-      {&device.blocks, cudaDevAttrMultiProcessorCount},
-      {&device.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin},
-      {&device.major, cudaDevAttrComputeCapabilityMajor},
-  };
-  for (const auto& [to, attribute] : wanted) {
-    if (error == cudaSuccess) error = cudaDeviceGetAttribute(to, attribute, index);
-  }
-  return check(error, "asking for the GPU's properties");
-}
-
-// Launches so that the kernel may start while the one before it ends, where the GPU can do that.
-Status launch(Kernel kernel, dim3 blocks, int threads, int shared_bytes, const Device& device,
-              cudaStream_t stream, const Arguments& args) {
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = blocks;
-  config.blockDim = dim3(threads);
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = device.major >= 9 ? 1 : 0;
-  return check(cudaLaunchKernelEx(&config, kernel, args), "exl3_mul1");
-}
-
 // The kernel for a number of rows, or null where the GPU lacks its instructions or shared memory.
-const Variant* variant_for(const Exl3Layer& layer, std::uint32_t rows, const Device& device) {
+const Variant* variant_for(const Exl3Layer& layer, std::uint32_t rows, const Limits& limits) {
   const int index = rows <= 4 ? 0 : rows <= kFewRows ? 1 : 2;
   const Variant& variant = kRates[layer.double_bits][index];
-  const bool runs = variant.shared_bytes <= device.shared_bytes && (index < 2 || device.major == 9);
+  const bool runs =
+      variant.shared_bytes <= limits.block_shared_bytes && (index < 2 || limits.major == 9);
   return runs ? &variant : nullptr;
 }
 
@@ -956,14 +917,14 @@ Status exl3_mul1(const Exl3Layer& layer, const float* x, std::uint32_t rows, flo
   if (rows == 0 || rows > kExl3Rows) {
     return work_error("exl3_mul1: found {} rows, expected 1 to {}", rows, kExl3Rows);
   }
-  Device device;
-  ESPALIER_CHECK(query(device));
-  const Variant* variant = variant_for(layer, rows, device);
+  Limits limits;
+  ESPALIER_CHECK(find_limits(limits));
+  const Variant* variant = variant_for(layer, rows, limits);
   if (variant == nullptr) {  // but with fewer rows at once, where a row's bits are the same
-    const std::uint32_t at_once = variant_for(layer, kFewRows, device) != nullptr ? kFewRows : 4;
+    const std::uint32_t at_once = variant_for(layer, kFewRows, limits) != nullptr ? kFewRows : 4;
     if (rows <= at_once) {
       return work_error("exl3_mul1: this GPU's blocks have too little shared memory, {} bytes",
-                        device.shared_bytes);
+                        limits.block_shared_bytes);
     }
     for (std::uint32_t row = 0; row < rows; row += at_once) {
       ESPALIER_CHECK(exl3_mul1(layer, x + std::size_t{row} * layer.inputs,
@@ -995,11 +956,11 @@ Status exl3_mul1(const Exl3Layer& layer, const float* x, std::uint32_t rows, flo
                                  variant->shared_bytes),
             "exl3_mul1: asking for shared memory"));
   if (rows > kFewRows) {
-    ESPALIER_CHECK(launch(exl3_mul1_prepare, dim3(slices_of(layer), rows), kPrepareThreads, 0,
-                          device, stream, args));
+    ESPALIER_CHECK(launch_overlapping(exl3_mul1_prepare, dim3(slices_of(layer), rows),
+                                      kPrepareThreads, 0, limits, stream, args));
   }
-  return launch(variant->kernel, dim3(device.blocks), kWarps * 32, variant->shared_bytes, device,
-                stream, args);
+  return launch_overlapping(variant->kernel, dim3(limits.multiprocessors), kWarps * 32,
+                            variant->shared_bytes, limits, stream, args);
 }
 
 }  // namespace espalier::gpu::cuda

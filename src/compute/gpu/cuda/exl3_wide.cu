@@ -821,28 +821,6 @@ constexpr Variant kVariants[] = {
     kVariant<kDoubleBits, Shape<256, 2, 1>>,
 };
 
-Status check(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return {};
-  return work_error("{}: {}", what, cudaGetErrorString(error));
-}
-
-struct Device {
-  int multiprocessors = 0;
-  int major = 0;
-};
-Status query(Device& device) {
-  int index = 0;
-  cudaError_t error = cudaGetDevice(&index);
-  const std::pair<int*, cudaDeviceAttr> wanted[] = {
-      {&device.multiprocessors, cudaDevAttrMultiProcessorCount},
-      {&device.major, cudaDevAttrComputeCapabilityMajor},
-  };
-  for (const auto& [to, attribute] : wanted) {
-    if (error == cudaSuccess) error = cudaDeviceGetAttribute(to, attribute, index);
-  }
-  return check(error, "asking for the GPU's properties");
-}
-
 int shape_index(std::uint32_t rows) { return rows <= 32 ? 0 : rows <= 128 ? 1 : 2; }
 
 std::size_t round_up(std::size_t value, std::size_t to) { return (value + to - 1) / to * to; }
@@ -863,8 +841,8 @@ Workspace workspace_of(const Exl3Layer& layer, std::uint32_t rows, int blocks, i
   at.end = at.activations + round_up(rows, tile_rows) * layer.padded_inputs * sizeof(__half);
   return at;
 }
-int most_blocks(const Device& device, const Variant& variant) {
-  return std::min(device.multiprocessors * variant.blocks, kMostBlocks) / variant.cluster *
+int most_blocks(const Limits& limits, const Variant& variant) {
+  return std::min(limits.multiprocessors * variant.blocks, kMostBlocks) / variant.cluster *
          variant.cluster;
 }
 
@@ -890,15 +868,15 @@ Status launch(Kernel kernel, int blocks, int threads, int shared_bytes, int clus
 }  // namespace
 
 bool runs_exl3_wide() {
-  Device device;
-  return static_cast<bool>(query(device)) && device.major == 9;
+  Limits limits;
+  return static_cast<bool>(find_limits(limits)) && limits.major == 9;
 }
 
 std::size_t exl3_wide_workspace(const Exl3Layer& layer, std::uint32_t rows) {
-  Device device;
-  if (!query(device) || !check_exl3_mul1(layer)) return 0;
+  Limits limits;
+  if (!find_limits(limits) || !check_exl3_mul1(layer)) return 0;
   const Variant& variant = kVariants[shape_index(rows)];
-  return workspace_of(layer, rows, most_blocks(device, variant), variant.rows).end;
+  return workspace_of(layer, rows, most_blocks(limits, variant), variant.rows).end;
 }
 
 Status exl3_wide(const Exl3Layer& layer, const float* x, std::uint32_t rows, float* y,
@@ -911,11 +889,11 @@ Status exl3_wide(const Exl3Layer& layer, const float* x, std::uint32_t rows, flo
   if (rows == 0 || rows > kExl3WideRows) {
     return work_error("exl3_wide: found {} rows, expected 1 to {}", rows, kExl3WideRows);
   }
-  Device device;
-  ESPALIER_CHECK(query(device));
-  if (device.major != 9) return work_error("exl3_wide: this GPU is not of compute capability 9");
+  Limits limits;
+  ESPALIER_CHECK(find_limits(limits));
+  if (limits.major != 9) return work_error("exl3_wide: this GPU is not of compute capability 9");
   const Variant& variant = kVariants[shape_index(rows)];
-  const int blocks = most_blocks(device, variant);
+  const int blocks = most_blocks(limits, variant);
   const Workspace at = workspace_of(layer, rows, blocks, variant.rows);
   auto* base = static_cast<std::uint8_t*>(workspace);
   Arguments args{};
