@@ -134,8 +134,8 @@ std::vector<float> product(std::size_t threads, const std::vector<float>& x, con
   ThreadPool pool(threads);
   compute::Workspace workspace;
   std::vector<float> y(x.size() / w.cols * w.rows, NAN);
-  project(pool, workspace, x.data(), x.size() / w.cols, std::array{Product{&w, arranged, y.data()}},
-          activations);
+  project(pool, workspace, {x.data()}, x.size() / w.cols,
+          std::array{Product{&w, arranged, y.data()}}, activations);
   return y;
 }
 
