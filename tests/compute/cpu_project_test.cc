@@ -7,10 +7,12 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <csignal>
 #include <cstring>
 #include <random>
 
 #include "base/half.h"
+#include "base/interrupt.h"
 #include "compute/cpu/arrange.h"
 #include "compute/cpu/targets.h"
 #include "compute/reference/reference.h"
@@ -224,6 +226,18 @@ TEST_P(CpuProject, OnlyPlainMatricesAreArranged) {
   EXPECT_EQ(arranger.arrange(pool, {}), nullptr);
   pack::PackedMatrix w = matrix({"Q4_0", {0}, true}, 0, 64);
   EXPECT_EQ(arranger.arrange(pool, w.view), nullptr);
+}
+
+// After Ctrl+C, weights stay where they are.
+TEST_P(CpuProject, NothingIsArrangedAfterAnInterrupt) {
+  Arranger arranger;
+  ThreadPool pool(2);
+  const pack::PackedMatrix w = matrix({"Q4_0", {0}, true}, 40, 64);
+  (void)interrupted();  // installs the handler
+  std::raise(SIGINT);
+  EXPECT_EQ(arranger.arrange(pool, w.view), nullptr);
+  clear_interrupt();
+  EXPECT_NE(arranger.arrange(pool, w.view), nullptr);
 }
 
 // What was arranged stays when the next piece of memory is begun, and when the arranger is gone.
