@@ -37,12 +37,13 @@ HWY_INLINE VI dot(VI sum, VU codes, const std::int8_t* x) {
 }
 
 // sums[r] = the products of a group's codes, four inputs to a vector, with row r's activations.
-// Neighbouring instructions belong to different sums, so that none waits for the one before it; a
-// single row's sums are taken in two halves for that.
+// Neighbouring instructions belong to different sums, so that none waits for the one before it. A
+// single row's sums are taken in two halves for that, except in groups of 16: these end so soon
+// that the processor has several of them under way.
 template <int kBits, std::size_t kRows, std::size_t kQuads>
 HWY_INLINE void dot_rows(const VU (&codes)[kQuads], const CodedGroup* x, std::size_t part,
                          VI (&sums)[kRows]) {
-  constexpr std::size_t kHalves = kRows == 1 ? 2 : 1;
+  constexpr std::size_t kHalves = kRows == 1 && kQuads > 4 ? 2 : 1;
   const std::size_t at = part * kQuads * 4;
   VI low[kHalves][kRows];
   VI high[kHalves][kRows];

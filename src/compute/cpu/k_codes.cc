@@ -75,13 +75,14 @@ struct CodesQ3_K {
   template <typename Rows, typename To>
   static HWY_INLINE void unpack(const Rows& rows, std::size_t at, To& to) {
     const VF scale = load_half<Block>(rows, at, offsetof(Block, scale));
+    const VF scale_of_32 = hn::Mul(scale, hn::Set(DF(), 32));
     const VU low0 = load_word(rows, at + offsetof(Block, scales));
     const VU low1 = load_word(rows, at + offsetof(Block, scales) + 4);
     const VU high = load_word(rows, at + offsetof(Block, scales) + 8);
     const auto write = [&](std::size_t w, VU codes) HWY_ATTR {
       unrolled(std::make_index_sequence<4>(), [&](auto b) HWY_ATTR {
-        const VF code = hn::Sub(byte_to_float<b>(codes), hn::Set(DF(), 32));
-        to.scale(4 * w + b, hn::Mul(scale, code));
+        // scale · (code − 32), exact either way
+        to.scale(4 * w + b, hn::MulSub(scale, byte_to_float<b>(codes), scale_of_32));
       });
     };
     write(0, hn::Or(low_nibbles(low0), bits_of_bytes<0, 2, 4>(high)));
