@@ -707,7 +707,8 @@ __device__ inline void multiply(const Arguments& args, Schedule schedule, int ra
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   const std::uint32_t base = shared_address(memory);
   const auto full = [&](int stage) { return base + R::kBarriers + stage * 16; };
-  // Its own barrier by its own address: that is an arrival which compute-sanitizer sees.
+  // One lane for its warp. (Racecheck of compute-sanitizer takes that for the reads of this lane
+  // alone, and reports those of the 31 others.)
   const auto release = [&](int stage) {
     __syncwarp();  // all lanes' reads of the weights
     if (lane != 0) return;
