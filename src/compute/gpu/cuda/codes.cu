@@ -8,13 +8,15 @@
 // group are exact integers; the scale comes after them, in float.
 //
 // Division of work: the tiles of 128 outputs, each over all inputs in steps of a stage, are one
-// sequence of which each block has a contiguous run. Weights and activations of a stage come into
-// shared memory by bulk copies that one warp orders ahead of the eight that multiply. Where a run
-// ends within a tile, the block that is last to arrive adds the parts, in the order of the inputs.
-// So the order of sums depends on the shape and on the GPU's number of multiprocessors alone.
+// sequence, matrix after matrix, of which each block has a contiguous run. Weights and activations
+// of a stage come into shared memory by bulk copies that one warp orders ahead of the eight that
+// multiply. Where a run ends within a tile, the block that is last to arrive adds the parts, in the
+// order of the inputs. So the order of sums depends on the matrices' shapes and on the GPU's number
+// of multiprocessors alone.
 #include "compute/gpu/cuda/codes.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 
 #include "compute/gpu/cuda/codes_arrange.cuh"
@@ -40,15 +42,22 @@ struct Kernels {
   void (*many)(Arguments);  // 16
 };
 
-struct Arguments {
+// A part's matrix, whose stages of the sequence begin at `first_stage`.
+struct MatrixArguments {
   const std::uint8_t* weights;
-  const std::uint8_t* activations;  // of each unit, ActivationUnit
   const float* bias;
   float* y;
-  std::uint32_t* arrived;  // [tiles of 128 outputs]: parts; zero between calls
-  float* partial;          // [2 · blocks, rows of the fragments, 128]
+  int outputs;
+  int first_stage;
+};
+
+struct Arguments {
+  MatrixArguments matrices[kMostParts];  // those of no part begin after all stages
+  const std::uint8_t* activations;       // of each unit, ActivationUnit
+  std::uint32_t* arrived;                // [tiles of 128 outputs]: parts; zero between calls
+  float* partial;                        // [2 · blocks, rows of the fragments, 128]
   FormatArguments format;
-  int rows, outputs;
+  int rows;
   int tiles, tile_stages, ring;  // of 128 outputs; stages of a tile; stages in shared memory
 };
 
@@ -253,6 +262,20 @@ __device__ inline int block_of(const Arguments& args, int stage, int n) {
   const long long total = static_cast<long long>(args.tiles) * args.tile_stages;
   return static_cast<int>(((stage + 1LL) * n - 1) / total);
 }
+// The matrix that has a stage.
+__device__ inline const MatrixArguments& matrix_of(const Arguments& args, int stage) {
+  std::size_t index = 0;
+#pragma unroll
+  for (std::size_t i = 1; i < kMostParts; ++i) {
+    if (stage >= args.matrices[i].first_stage) index = i;
+  }
+  return args.matrices[index];
+}
+// A stage's weights.
+__device__ inline const std::uint8_t* weights_of(const Arguments& args, int stage, int bytes) {
+  const MatrixArguments& matrix = matrix_of(args, stage);
+  return matrix.weights + static_cast<std::size_t>(stage - matrix.first_stage) * bytes;
+}
 
 // Where copies into shared memory can be ordered and waited for by barriers in it.
 #if __CUDA_ARCH__ >= 900
@@ -295,12 +318,11 @@ __device__ inline void copy_in(std::uint8_t* to, const std::uint8_t* from, int b
 // The threads that multiply meet.
 __device__ inline void meet() { asm volatile("bar.sync 1, %0;" ::"n"(kWarps * 32) : "memory"); }
 
-// Writes a lane's part of [rows, …] from output `first` on of `width`.
-template <int kFragments>
-__device__ inline void write_out(const Arguments& args, float value, int row, int output) {
-  if (row >= args.rows || output >= args.outputs) return;
-  if (args.bias != nullptr) value += args.bias[output];
-  args.y[static_cast<std::size_t>(row) * args.outputs + output] = value;
+__device__ inline void write_out(const MatrixArguments& matrix, int rows, float value, int row,
+                                 int output) {
+  if (row >= rows || output >= matrix.outputs) return;
+  if (matrix.bias != nullptr) value += matrix.bias[output];
+  matrix.y[static_cast<std::size_t>(row) * matrix.outputs + output] = value;
 }
 
 // Ends the block's part of a tile, stages [begin, end) of the sequence.
@@ -309,14 +331,15 @@ __device__ inline void finish_tile(const Arguments& args, const float (&total)[k
                                    int begin, int end, int first, int lane, int warp) {
   constexpr int kRows = 4 * kFragments;
   const int tile = begin / args.tile_stages;
+  const MatrixArguments& matrix = matrix_of(args, begin);
+  const int first_output = (tile - matrix.first_stage / args.tile_stages) * kTileOutputs;
   const int place = warp * kTileRows + lane / 4;
   if (end - begin == args.tile_stages) {
 #pragma unroll
     for (int f = 0; f < kFragments; ++f) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        write_out<kFragments>(args, total[f][i], 4 * f + lane % 4,
-                              tile * kTileOutputs + place + 8 * i);
+        write_out(matrix, args.rows, total[f][i], 4 * f + lane % 4, first_output + place + 8 * i);
       }
     }
     return;
@@ -349,7 +372,7 @@ __device__ inline void finish_tile(const Arguments& args, const float (&total)[k
   for (int i = threadIdx.x; i < args.rows * kTileOutputs; i += kWarps * 32) {
     float sum = 0;
     for (int b = from; b <= to; ++b) sum += __ldcg(part_of(b, run_begin(args, b, blocks)) + i);
-    write_out<kFragments>(args, sum, i / kTileOutputs, tile * kTileOutputs + i % kTileOutputs);
+    write_out(matrix, args.rows, sum, i / kTileOutputs, first_output + i % kTileOutputs);
   }
 }
 
@@ -381,8 +404,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor) product(const A
     const auto copy_weights = [&](int i) {
       const int slot = i % args.ring;
       barrier_expect(&full[slot], stage_bytes);
-      copy_in(memory + slot * stage_bytes,
-              args.weights + static_cast<std::size_t>(first + i) * weight_bytes, weight_bytes,
+      copy_in(memory + slot * stage_bytes, weights_of(args, first + i, weight_bytes), weight_bytes,
               &full[slot]);
     };
     const auto copy_activations = [&](int i) {
@@ -419,7 +441,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor) product(const A
     const std::uint8_t* activations = weights + weight_bytes;
     barrier_wait(&full[slot], i / args.ring % 2);
 #else
-    const std::uint8_t* weights = args.weights + static_cast<std::size_t>(stage) * weight_bytes;
+    const std::uint8_t* weights = weights_of(args, stage, weight_bytes);
     const std::uint8_t* activations =
         args.activations + static_cast<std::size_t>(stage % args.tile_stages) * kActivationBytes;
 #endif
@@ -553,22 +575,51 @@ std::size_t workspace_bytes(const Layer& layer, std::uint32_t rows) {
          static_cast<std::size_t>(shape_of(layer).units) * unit_bytes(fragments);
 }
 
-Status project(const Layer& layer, const float* x, std::uint32_t rows, float* y, void* workspace,
+Status check(std::span<const Part> parts) {
+  if (parts.empty() || parts.size() > kMostParts) {
+    return work_error("codes: found {} parts, expected 1 to {}", parts.size(), kMostParts);
+  }
+  const Layer& first = parts.front().layer;
+  std::uint32_t tiles = 0;
+  for (const Part& part : parts) {
+    const Layer& layer = part.layer;
+    ESPALIER_CHECK(check(layer));
+    if (layer.kernels != first.kernels || layer.inputs != first.inputs ||
+        layer.scale_type != first.scale_type || layer.group != first.group) {
+      return work_error("codes: found parts of different formats or numbers of inputs");
+    }
+    tiles += shape_of(layer).tiles;
+  }
+  if (tiles > kMostTiles) {
+    return work_error("codes: found {} tiles of 128 outputs, expected at most {}", tiles,
+                      kMostTiles);
+  }
+  return {};
+}
+
+Status project(std::span<const Part> parts, const float* x, std::uint32_t rows, void* workspace,
                cudaStream_t stream) {
-  ESPALIER_CHECK(check(layer));
+  ESPALIER_CHECK(check(parts));
   if (rows == 0 || rows > kRows) {
     return work_error("codes: found {} rows, expected 1 to {}", rows, kRows);
   }
   Limits limits;
   ESPALIER_CHECK(find_limits(limits));
+  const Layer& layer = parts.front().layer;
   const Kernels& kernels = *layer.kernels;
   const Shape shape = shape_of(layer);
   const int fragments = fragments_of(rows);
   auto* base = static_cast<std::uint8_t*>(workspace);
   Arguments args{};
-  args.weights = layer.weights;
-  args.bias = layer.bias;
-  args.y = y;
+  for (MatrixArguments& matrix : args.matrices) {
+    matrix.first_stage = std::numeric_limits<int>::max();
+  }
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const Layer& part = parts[i].layer;
+    args.matrices[i] = {part.weights, part.bias, parts[i].y, static_cast<int>(part.outputs),
+                        args.tiles * shape.tile_stages};
+    args.tiles += shape_of(part).tiles;
+  }
   args.arrived = reinterpret_cast<std::uint32_t*>(base);
   args.partial = reinterpret_cast<float*>(base + kCountBytes);
   std::uint8_t* activations =
@@ -577,8 +628,6 @@ Status project(const Layer& layer, const float* x, std::uint32_t rows, float* y,
   args.activations = activations;
   args.format = arguments_of(layer);
   args.rows = static_cast<int>(rows);
-  args.outputs = static_cast<int>(layer.outputs);
-  args.tiles = shape.tiles;
   args.tile_stages = shape.tile_stages;
   const int stage_bytes =
       kernels.tile_bytes(args.format) * kWarps + kernels.units * unit_bytes(fragments);
@@ -604,7 +653,7 @@ Status project(const Layer& layer, const float* x, std::uint32_t rows, float* y,
                                     stream, x, activations, static_cast<int>(rows),
                                     static_cast<int>(layer.inputs), kernels.sum_lanes));
   const int blocks =
-      std::min(kBlocksPerProcessor * limits.multiprocessors, shape.tiles * shape.tile_stages);
+      std::min(kBlocksPerProcessor * limits.multiprocessors, args.tiles * args.tile_stages);
   return launch_overlapping(kernel, dim3(blocks), kThreads, shared_bytes, limits, stream, args);
 }
 
