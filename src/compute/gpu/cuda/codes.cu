@@ -346,11 +346,14 @@ __device__ inline void finish_tile(const Arguments& args, const float (&total)[k
   }
   __shared__ bool last;
   const int blocks = gridDim.x;
-  const auto part_of = [&](int block, int block_begin) {
-    const int part = 2 * block + (block_begin / args.tile_stages == tile ? 0 : 1);
-    return args.partial + static_cast<std::size_t>(part) * kRows * kTileOutputs;
+  const int from = block_of(args, tile * args.tile_stages, blocks);
+  const int to = block_of(args, (tile + 1) * args.tile_stages - 1, blocks);
+  // A block has room for two parts: of the tile in which its run begins, and of that in which it
+  // ends. Of a tile's blocks only the first may have begun before it.
+  const auto part_of = [&](int block, int second) {
+    return args.partial + (2 * static_cast<std::size_t>(block) + second) * kRows * kTileOutputs;
   };
-  float* part = part_of(blockIdx.x, first);
+  float* part = part_of(blockIdx.x, first < tile * args.tile_stages ? 1 : 0);
 #pragma unroll
   for (int f = 0; f < kFragments; ++f) {
 #pragma unroll
@@ -360,8 +363,6 @@ __device__ inline void finish_tile(const Arguments& args, const float (&total)[k
   }
   __threadfence();
   meet();
-  const int from = block_of(args, tile * args.tile_stages, blocks);
-  const int to = block_of(args, (tile + 1) * args.tile_stages - 1, blocks);
   if (threadIdx.x == 0) {
     last = atomicAdd(&args.arrived[tile], 1u) == static_cast<unsigned>(to - from);
     if (last) args.arrived[tile] = 0;
@@ -369,9 +370,19 @@ __device__ inline void finish_tile(const Arguments& args, const float (&total)[k
   }
   meet();
   if (!last) return;
+  constexpr int kTogether = 8;  // loads that overlap
+  const int second = run_begin(args, from, blocks) < tile * args.tile_stages ? 1 : 0;
   for (int i = threadIdx.x; i < args.rows * kTileOutputs; i += kWarps * 32) {
     float sum = 0;
-    for (int b = from; b <= to; ++b) sum += __ldcg(part_of(b, run_begin(args, b, blocks)) + i);
+    for (int b = from; b <= to; b += kTogether) {
+      float some[kTogether];
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        some[j] = b + j <= to ? __ldcg(part_of(b + j, b + j == from ? second : 0) + i) : 0.0f;
+      }
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) sum += some[j];
+    }
     write_out(matrix, args.rows, sum, i / kTileOutputs, first_output + i % kTileOutputs);
   }
 }
