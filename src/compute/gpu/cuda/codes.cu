@@ -8,13 +8,15 @@
 // a group are float; the scale comes after them.
 //
 // Division of work: the tiles of 128 outputs, each over all inputs in steps of a stage, are one
-// sequence of which each block has a contiguous run. Weights and activations of a stage come into
-// shared memory by bulk copies that one warp orders ahead of the eight that multiply. Where a run
-// ends within a tile, the block that is last to arrive adds the parts, in the order of the inputs.
-// So the order of sums depends on the shape and on the GPU's number of multiprocessors alone.
+// sequence, matrix after matrix, of which each block has a contiguous run. Weights and activations
+// of a stage come into shared memory by bulk copies that one warp orders ahead of the eight that
+// multiply. Where a run ends within a tile, the block that is last to arrive adds the parts, in the
+// order of the inputs. So the order of sums depends on the matrices' shapes and on the GPU's number
+// of multiprocessors alone.
 #include "compute/gpu/cuda/codes.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 
 #include "compute/gpu/cuda/codes_arrange.cuh"
@@ -47,21 +49,29 @@ struct Kernels {
   void (*many)(Arguments);  // 16
 };
 
-struct Arguments {
+// A part's matrix, whose stages of the sequence begin at `first_stage`.
+struct MatrixArguments {
   const std::uint8_t* weights;
-  const std::uint8_t* activations;  // of each unit, ActivationUnit
   const float* bias;
   float* y;
-  std::uint32_t* arrived;  // [tiles of 128 outputs]: parts; zero between calls
-  float* partial;          // [2 · blocks, rows of the fragments, 128]
+  int outputs;
+  int first_stage;
+};
+
+struct Arguments {
+  MatrixArguments matrices[kMostParts];  // those of no part begin after all stages
+  const std::uint8_t* activations;       // of each unit, ActivationUnit
+  std::uint32_t* arrived;                // [tiles of 128 outputs]: parts; zero between calls
+  float* partial;                        // [2 · blocks, rows of the fragments, 128]
   FormatArguments format;
-  int rows, outputs;
+  int rows;
   int tiles, tile_stages, ring;  // of 128 outputs; stages of a tile; stages in shared memory
 };
 
 namespace {
 
 constexpr int kThreads = (kWarps + 1) * 32;
+#endif
 constexpr int kBlocksPerProcessor = 2;
 constexpr int kMostRing = 8;
 
@@ -242,6 +252,20 @@ __device__ inline int block_of(const Arguments& args, int stage, int n) {
   const long long total = static_cast<long long>(args.tiles) * args.tile_stages;
   return static_cast<int>(((stage + 1LL) * n - 1) / total);
 }
+// The matrix that has a stage.
+__device__ inline const MatrixArguments& matrix_of(const Arguments& args, int stage) {
+  std::size_t index = 0;
+#pragma unroll
+  for (std::size_t i = 1; i < kMostParts; ++i) {
+    if (stage >= args.matrices[i].first_stage) index = i;
+  }
+  return args.matrices[index];
+}
+// A stage's weights.
+__device__ inline const std::uint8_t* weights_of(const Arguments& args, int stage, int bytes) {
+  const MatrixArguments& matrix = matrix_of(args, stage);
+  return matrix.weights + static_cast<std::size_t>(stage - matrix.first_stage) * bytes;
+}
 
 // Where copies into shared memory can be ordered and waited for by barriers in it.
 #if __CUDA_ARCH__ >= 900
@@ -284,10 +308,11 @@ __device__ inline void copy_in(std::uint8_t* to, const std::uint8_t* from, int b
 // The threads that multiply meet.
 __device__ inline void meet() { asm volatile("bar.sync 1, %0;" ::"n"(kWarps * 32) : "memory"); }
 
-__device__ inline void write_out(const Arguments& args, float value, int row, int output) {
-  if (row >= args.rows || output >= args.outputs) return;
-  if (args.bias != nullptr) value += args.bias[output];
-  args.y[static_cast<std::size_t>(row) * args.outputs + output] = value;
+__device__ inline void write_out(const MatrixArguments& matrix, int rows, float value, int row,
+                                 int output) {
+  if (row >= rows || output >= matrix.outputs) return;
+  if (matrix.bias != nullptr) value += matrix.bias[output];
+  matrix.y[static_cast<std::size_t>(row) * matrix.outputs + output] = value;
 }
 
 // Ends the block's part of a tile, stages [begin, end) of the sequence.
@@ -295,11 +320,16 @@ template <int kColumns, int kFragments>
 __device__ inline void finish_tile(const Arguments& args, const float (&total)[kFragments][4],
                                    int begin, int end, int first, int lane, int warp) {
   constexpr int kRows = kColumns * kFragments;
-  constexpr int kPart = kRows * kTileOutputs;
   const int tile = begin / args.tile_stages;
+  const MatrixArguments& matrix = matrix_of(args, begin);
+  const int first_output = (tile - matrix.first_stage / args.tile_stages) * kTileOutputs;
   const bool whole = end - begin == args.tile_stages;
-  // A block's parts of tiles: of that in which its run begins, and of that in which it ends.
-  float* part = args.partial + (2 * blockIdx.x + (begin == first ? 0 : 1)) * kPart;
+  // A block has room for two parts: of the tile in which its run begins, and of that in which it
+  // ends. Of a tile's blocks only the first may have begun before it.
+  const auto part_of = [&](int block, int second) {
+    return args.partial + (2 * static_cast<std::size_t>(block) + second) * kRows * kTileOutputs;
+  };
+  float* part = part_of(blockIdx.x, begin == first ? 0 : 1);
 #pragma unroll
   for (int f = 0; f < kFragments; ++f) {
 #pragma unroll
@@ -308,7 +338,7 @@ __device__ inline void finish_tile(const Arguments& args, const float (&total)[k
       const int output = warp * kTileRows + lane / 4 + j / 2 * 8;
       if (row >= kRows) continue;
       if (whole) {
-        write_out(args, total[f][j], row, tile * kTileOutputs + output);
+        write_out(matrix, args.rows, total[f][j], row, first_output + output);
       } else {
         part[row * kTileOutputs + output] = total[f][j];
       }
@@ -328,23 +358,27 @@ __device__ inline void finish_tile(const Arguments& args, const float (&total)[k
   }
   meet();
   if (!last) return;
-  // Of the blocks of a tile, all but the first begin their runs in it.
-  const bool begins_here = run_begin(args, from, blocks) == tile * args.tile_stages;
-  const float* parts = args.partial + 2LL * from * kPart;
-  const float* first_part = begins_here ? parts : parts + kPart;
+  constexpr int kTogether = 4;  // loads that overlap
+  const int second = run_begin(args, from, blocks) < tile * args.tile_stages ? 1 : 0;
   for (int i = threadIdx.x; i < args.rows * (kTileOutputs / 4); i += kWarps * 32) {
-    float4 sum = __ldcg(reinterpret_cast<const float4*>(first_part) + i);
-#pragma unroll 4
-    for (int b = 1; b <= to - from; ++b) {
-      const float4 more = __ldcg(reinterpret_cast<const float4*>(parts + 2LL * b * kPart) + i);
-      sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
+    float sum[4] = {};
+    for (int b = from; b <= to; b += kTogether) {
+      float4 some[kTogether] = {};
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        const float* from_block = part_of(b + j, b + j == from ? second : 0);
+        if (b + j <= to) some[j] = __ldcg(reinterpret_cast<const float4*>(from_block) + i);
+      }
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        sum[0] += some[j].x, sum[1] += some[j].y, sum[2] += some[j].z, sum[3] += some[j].w;
+      }
     }
-    const int output = tile * kTileOutputs + i % (kTileOutputs / 4) * 4;
-    const int row = i / (kTileOutputs / 4);
-    write_out(args, sum.x, row, output);
-    write_out(args, sum.y, row, output + 1);
-    write_out(args, sum.z, row, output + 2);
-    write_out(args, sum.w, row, output + 3);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      write_out(matrix, args.rows, sum[j], i / (kTileOutputs / 4),
+                first_output + i % (kTileOutputs / 4) * 4 + j);
+    }
   }
 }
 
@@ -376,8 +410,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor) product(const A
     const auto copy_weights = [&](int i) {
       const int slot = i % args.ring;
       barrier_expect(&full[slot], stage_bytes);
-      copy_in(memory + slot * stage_bytes,
-              args.weights + static_cast<std::size_t>(first + i) * weight_bytes, weight_bytes,
+      copy_in(memory + slot * stage_bytes, weights_of(args, first + i, weight_bytes), weight_bytes,
               &full[slot]);
     };
     const auto copy_activations = [&](int i) {
@@ -414,7 +447,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor) product(const A
     const std::uint8_t* activations = weights + weight_bytes;
     barrier_wait(&full[slot], i / args.ring % 2);
 #else
-    const std::uint8_t* weights = args.weights + static_cast<std::size_t>(stage) * weight_bytes;
+    const std::uint8_t* weights = weights_of(args, stage, weight_bytes);
     const std::uint8_t* activations =
         args.activations + static_cast<std::size_t>(stage % args.tile_stages) * kActivationBytes;
 #endif
@@ -561,30 +594,57 @@ std::size_t workspace_bytes(const Layer& layer, std::uint32_t rows) {
          static_cast<std::size_t>(shape_of(layer).units) * unit_bytes(room);
 }
 
-Status project(const Layer& layer, const float* x, std::uint32_t rows, float* y, void* workspace,
+Status check(std::span<const Part> parts) {
+  if (parts.empty() || parts.size() > kMostParts) {
+    return work_error("codes: found {} parts, expected 1 to {}", parts.size(), kMostParts);
+  }
+  const Layer& first = parts.front().layer;
+  std::uint32_t tiles = 0;
+  for (const Part& part : parts) {
+    const Layer& layer = part.layer;
+    ESPALIER_CHECK(check(layer));
+    if (layer.kernels != first.kernels || layer.inputs != first.inputs ||
+        layer.scale_type != first.scale_type || layer.group != first.group) {
+      return work_error("codes: found parts of different formats or numbers of inputs");
+    }
+    tiles += shape_of(layer).tiles;
+  }
+  if (tiles > kMostTiles) {
+    return work_error("codes: found {} tiles of 128 outputs, expected at most {}", tiles,
+                      kMostTiles);
+  }
+  return {};
+}
+
+Status project(std::span<const Part> parts, const float* x, std::uint32_t rows, void* workspace,
                cudaStream_t stream) {
-  ESPALIER_CHECK(check(layer));
+  ESPALIER_CHECK(check(parts));
   if (rows == 0 || rows > kRows) {
     return work_error("codes: found {} rows, expected 1 to {}", rows, kRows);
   }
   Limits limits;
   ESPALIER_CHECK(find_limits(limits));
+  const Layer& layer = parts.front().layer;
   const Kernels& kernels = *layer.kernels;
   const Shape shape = shape_of(layer);
   const int room = room_of(rows);
   auto* base = static_cast<std::uint8_t*>(workspace);
   Arguments args{};
-  args.weights = layer.weights;
-  args.bias = layer.bias;
-  args.y = y;
+  for (MatrixArguments& matrix : args.matrices) {
+    matrix.first_stage = std::numeric_limits<int>::max();
+  }
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const Layer& part = parts[i].layer;
+    args.matrices[i] = {part.weights, part.bias, parts[i].y, static_cast<int>(part.outputs),
+                        args.tiles * shape.tile_stages};
+    args.tiles += shape_of(part).tiles;
+  }
   args.arrived = reinterpret_cast<std::uint32_t*>(base);
   args.partial = reinterpret_cast<float*>(base + kCountBytes);
   std::uint8_t* activations = base + kCountBytes + partial_bytes(room);
   args.activations = activations;
   args.format = arguments_of(layer);
   args.rows = static_cast<int>(rows);
-  args.outputs = static_cast<int>(layer.outputs);
-  args.tiles = shape.tiles;
   args.tile_stages = shape.tile_stages;
   const int stage_bytes =
       kernels.tile_bytes(args.format) * kWarps + kernels.units * unit_bytes(room);
@@ -608,7 +668,7 @@ Status project(const Layer& layer, const float* x, std::uint32_t rows, float* y,
       activations, static_cast<int>(rows), static_cast<int>(layer.inputs), kernels.sum_lanes,
       kernels.unit_factor, kernels.bias));
   const int blocks =
-      std::min(kBlocksPerProcessor * limits.multiprocessors, shape.tiles * shape.tile_stages);
+      std::min(kBlocksPerProcessor * limits.multiprocessors, args.tiles * args.tile_stages);
   return launch_overlapping(kernel, dim3(blocks), kThreads, shared_bytes, limits, stream, args);
 }
 

@@ -99,7 +99,8 @@ TEST_F(CudaCodes, RefusesWhatItDoesNotTake) {
   const pack::Matrix made = matrix(*pack::find_format("GPTQ-V1-4-g128"), 128, 256);
   DeviceMatrix weights = upload(made);
   const auto error = [&](const codes::Layer& layer, std::uint32_t rows) {
-    const Status status = codes::project(layer, nullptr, rows, nullptr, nullptr, stream_->get());
+    const codes::Part part = {layer, nullptr};
+    const Status status = codes::project({&part, 1}, nullptr, rows, nullptr, stream_->get());
     return status ? "no error" : status.error().message;
   };
   EXPECT_THAT(error(codes_layer(weights), 0), HasSubstr("found 0 rows, expected 1 to 16"));

@@ -95,14 +95,15 @@ class CudaExl3 : public testing::Test {
     EXPECT_TRUE(kernel) << kernel.error().message;
     const bool is_mul1 = weights.format().name.starts_with("EXL3-MUL1-");
     EXPECT_EQ((*kernel)->name, is_mul1 ? "exl3-mul1" : "exl3-half");
-    EXPECT_LE((*kernel)->workspace_bytes(weights, rows), workspace_.size());
-    const Status added =
-        (*kernel)->enqueue(*stream_, {.weights = &weights,
-                                      .x = x_device.at<float>(),
-                                      .bias = bias.empty() ? nullptr : bias_device.at<float>(),
-                                      .y = y_device.at<float>(),
-                                      .rows = rows,
-                                      .workspace = workspace_.at<void>()});
+    const Part part = {.weights = &weights,
+                       .bias = bias.empty() ? nullptr : bias_device.at<float>(),
+                       .y = y_device.at<float>()};
+    EXPECT_LE(workspace_bytes(**kernel, {&part, 1}, rows), workspace_.size());
+    const Status added = project(*stream_, **kernel,
+                                 {.parts = {&part, 1},
+                                  .x = x_device.at<float>(),
+                                  .rows = rows,
+                                  .workspace = workspace_.at<void>()});
     EXPECT_TRUE(added) << added.error().message;
     EXPECT_TRUE(copy_to_host(*stream_, y_device.at<void>(), std::as_writable_bytes(std::span(y))));
     return y;
