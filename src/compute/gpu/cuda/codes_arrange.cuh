@@ -72,8 +72,7 @@ __global__ void arrange_kernel(const Weights matrix, const FormatArguments forma
     for (int c = 0; c < 4; ++c) {
       const std::uint32_t code =
           Format::template code_of<Format>(matrix, row + lane / 4 + r % 2 * 8, col + c);
-      const typename Bits::Place place = Bits::place(code, lower, sub, c);
-      bits |= place.bits << place.shift;
+      bits |= Bits::place(code, lower, r, c);
     }
   }
   reinterpret_cast<std::uint32_t*>(base)[part] = bits;
@@ -98,7 +97,7 @@ __global__ void __launch_bounds__(kWarps * 32)
   const float factor = *to.factor;
 #pragma unroll
   for (int step = 0; step < 4 * Format::kUnits; ++step) {
-    std::uint32_t a[4];
+    Pairs a;
     Bits::read(a, from, lane, step, Format::kUnits);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -108,9 +107,10 @@ __global__ void __launch_bounds__(kWarps * 32)
       std::uint32_t halves[2] = {};
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
-        const int byte = static_cast<int>(a[i] >> (8 * c) & 255);
-        const int code = Bits::kSigned ? static_cast<signed char>(byte) : byte;
-        const float value = (scale * static_cast<float>(code) + offset) * factor;
+        const std::uint32_t pair = a[i / 2][i % 2 + c % 2 * 2];
+        const float bias = Bits::bias((in_stage + c) % kUnit);
+        const float code = ((c < 2 ? low_half(pair) : high_half(pair)) - bias) * Format::kFactor;
+        const float value = (scale * code + offset) * factor;
         halves[c / 2] |= static_cast<std::uint32_t>(__half_as_ushort(__float2half_rn(value)))
                          << (16 * (c % 2));
       }
