@@ -319,13 +319,16 @@ template <int kColumns, int kFragments>
 __device__ inline void finish_tile(const Arguments& args, const float (&total)[kFragments][4],
                                    int begin, int end, int first, int lane, int warp) {
   constexpr int kRows = kColumns * kFragments;
-  constexpr int kPart = kRows * kTileOutputs;
   const int tile = begin / args.tile_stages;
   const MatrixArguments& matrix = matrix_of(args, begin);
   const int first_output = (tile - matrix.first_stage / args.tile_stages) * kTileOutputs;
   const bool whole = end - begin == args.tile_stages;
-  // A block's parts of tiles: of that in which its run begins, and of that in which it ends.
-  float* part = args.partial + (2 * blockIdx.x + (begin == first ? 0 : 1)) * kPart;
+  // A block has room for two parts: of the tile in which its run begins, and of that in which it
+  // ends. Of a tile's blocks only the first may have begun before it.
+  const auto part_of = [&](int block, int second) {
+    return args.partial + (2 * static_cast<std::size_t>(block) + second) * kRows * kTileOutputs;
+  };
+  float* part = part_of(blockIdx.x, begin == first ? 0 : 1);
 #pragma unroll
   for (int f = 0; f < kFragments; ++f) {
 #pragma unroll
@@ -354,23 +357,27 @@ __device__ inline void finish_tile(const Arguments& args, const float (&total)[k
   }
   meet();
   if (!last) return;
-  // Of the blocks of a tile, all but the first begin their runs in it.
-  const bool begins_here = run_begin(args, from, blocks) == tile * args.tile_stages;
-  const float* parts = args.partial + 2LL * from * kPart;
-  const float* first_part = begins_here ? parts : parts + kPart;
+  constexpr int kTogether = 4;  // loads that overlap
+  const int second = run_begin(args, from, blocks) < tile * args.tile_stages ? 1 : 0;
   for (int i = threadIdx.x; i < args.rows * (kTileOutputs / 4); i += kWarps * 32) {
-    float4 sum = __ldcg(reinterpret_cast<const float4*>(first_part) + i);
-#pragma unroll 4
-    for (int b = 1; b <= to - from; ++b) {
-      const float4 more = __ldcg(reinterpret_cast<const float4*>(parts + 2LL * b * kPart) + i);
-      sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
+    float sum[4] = {};
+    for (int b = from; b <= to; b += kTogether) {
+      float4 some[kTogether] = {};
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        const float* from_block = part_of(b + j, b + j == from ? second : 0);
+        if (b + j <= to) some[j] = __ldcg(reinterpret_cast<const float4*>(from_block) + i);
+      }
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        sum[0] += some[j].x, sum[1] += some[j].y, sum[2] += some[j].z, sum[3] += some[j].w;
+      }
     }
-    const int output = first_output + i % (kTileOutputs / 4) * 4;
-    const int row = i / (kTileOutputs / 4);
-    write_out(matrix, args.rows, sum.x, row, output);
-    write_out(matrix, args.rows, sum.y, row, output + 1);
-    write_out(matrix, args.rows, sum.z, row, output + 2);
-    write_out(matrix, args.rows, sum.w, row, output + 3);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      write_out(matrix, args.rows, sum[j], i / (kTileOutputs / 4),
+                first_output + i % (kTileOutputs / 4) * 4 + j);
+    }
   }
 }
 
