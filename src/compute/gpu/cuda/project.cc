@@ -181,8 +181,7 @@ constexpr ProjectKernel exl3_half_kernel(std::string_view format) {
 }
 
 bool takes_exl3_wide(const DeviceMatrix& weights) {
-  return takes_exl3_mul1(weights) && exl3_layer(weights).double_bits == 2 * kExl3WideBits &&
-         runs_exl3_wide();
+  return takes_exl3_mul1(weights) && check_exl3_wide(exl3_layer(weights));
 }
 
 std::size_t exl3_wide_workspace_of(const DeviceMatrix& weights, std::uint32_t rows) {
@@ -214,6 +213,15 @@ constexpr ProjectKernel kKernels[] = {
      .enqueue = enqueue_codes,
      .arranges = true,
      .joins = codes_joins},
+    {.name = "exl3-wide",
+     .format = "EXL3-MUL1-",
+     .least_rows = kDecodedRows,
+     .most_rows = 2047,  // then decoding once for all rows is faster
+     .takes = takes_exl3_wide,
+     .allowed_difference = 1e-3,
+     .workspace_bytes = workspace_of<exl3_wide_workspace_of>,
+     .enqueue = enqueue_exl3_wide,
+     .arranges = true},
     {.name = "decoded",
      .format = "",
      .least_rows = kDecodedRows,
@@ -224,16 +232,6 @@ constexpr ProjectKernel kKernels[] = {
      .enqueue = enqueue_decoded},
     exl3_half_kernel<kExl3Mcg>("EXL3-MCG-"),
     exl3_half_kernel<kExl3ThreeInst>("EXL3-3INST-"),
-    // By name alone: it has run on a GPU by itself, not yet from this table.
-    {.name = "exl3-wide",
-     .format = "EXL3-MUL1-",
-     .least_rows = kDecodedRows,
-     .most_rows = 2047,  // then decoding once for all rows is faster
-     .takes = takes_exl3_wide,
-     .allowed_difference = 1e-3,
-     .workspace_bytes = workspace_of<exl3_wide_workspace_of>,
-     .enqueue = enqueue_exl3_wide,
-     .arranges = true},
     {.name = "portable",
      .format = "",
      .most_rows = kAnyRows,
