@@ -85,8 +85,7 @@ void Ops::gated_delta_net(std::span<const Row> rows, const float* x, const Gated
   float* read = workspace_.floats(n * values);
   delta_rule(rows, qk, v, in.b, in.a, rule, state, read);
   rms_norm(n * rule.value_heads, read, net.norm, net.norm_epsilon, read);
-  gate(n * values, in.z, read, Activation::kSilu, read);
-  project(n, read, net.output, y);
+  gate_project(n, in.z, read, Activation::kSilu, net.output, y);
 }
 
 }  // namespace espalier::compute

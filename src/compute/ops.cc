@@ -25,6 +25,36 @@ void Ops::project_all(std::size_t rows, const float* x, std::span<const Projecti
   }
 }
 
+void Ops::add_rms_norm(std::size_t rows, float* y, std::span<const float> post,
+                       std::span<const float> weight, float epsilon, float* x, float* normed) {
+  if (!post.empty()) rms_norm(rows, y, post, epsilon, y);
+  add(rows * weight.size(), y, x);
+  rms_norm(rows, x, weight, epsilon, normed);
+}
+
+void Ops::norm_rope_store(std::span<const Row> rows, const Heads& heads, const HeadNorms& norms,
+                          const Rope* rope, const KvView& cache) {
+  struct Part {
+    float* x;
+    std::size_t heads;
+    std::span<const float> norm;
+  };
+  for (const Part& part : {Part{heads.queries, heads.query_heads, norms.queries},
+                           Part{heads.keys, cache.kv_heads, norms.keys}}) {
+    if (!part.norm.empty()) {
+      rms_norm(rows.size() * part.heads, part.x, part.norm, norms.epsilon, part.x);
+    }
+    if (rope != nullptr) this->rope(rows, part.heads, cache.head_dim, *rope, part.x);
+  }
+  store_kv(rows, heads.keys, heads.values, cache);
+}
+
+void Ops::gate_project(std::size_t rows, float* gates, const float* ups, Activation activation,
+                       const Linear& linear, float* y) {
+  gate(rows * linear.weight.cols, gates, ups, activation, gates);
+  project(rows, gates, linear, y);
+}
+
 void Ops::gated_mlp(std::size_t rows, const float* x, const GatedMlp& mlp, float* y) {
   const Workspace::Frame frame(workspace_);
   const std::size_t inner = mlp.down.weight.cols;
@@ -40,8 +70,7 @@ void Ops::gated_mlp(std::size_t rows, const float* x, const GatedMlp& mlp, float
     const Projection both[] = {{&mlp.gate, gates}, {&mlp.up, ups}};
     project_all(rows, x, both);
   }
-  gate(count, gates, ups, mlp.activation, gates);
-  project(rows, gates, mlp.down, y);
+  gate_project(rows, gates, ups, mlp.activation, mlp.down, y);
 }
 
 }  // namespace espalier::compute

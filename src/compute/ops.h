@@ -39,6 +39,21 @@ struct Linear {
   std::shared_ptr<const std::byte> arranged;
 };
 
+// Projected queries, keys and values, each [rows, heads of that kind, head_dim].
+struct Heads {
+  float* queries = nullptr;
+  float* keys = nullptr;
+  float* values = nullptr;
+  std::size_t query_heads = 0;  // of keys and values, there are as many as the cache has
+};
+
+// RMS norms of every query and every key, each by itself. Both weights are [head_dim], or empty
+// where there is no norm.
+struct HeadNorms {
+  std::span<const float> queries, keys;
+  float epsilon = 0;
+};
+
 // Which elements of a head rotary embedding turns together.
 enum class RopePairs {
   kInterleaved,  // (0, 1), (2, 3), …: Llama as GGUF stores it
@@ -285,6 +300,22 @@ class Ops {
 
   // x = cap·tanh(x / cap), `count` elements: Gemma 2's bound on logits.
   virtual void softcap(std::size_t count, float cap, float* x) = 0;
+
+  // x += y, then normed = rms_norm(x), all [rows, width]: what lies between one block of a layer
+  // and the next. If `post` is not empty, it is the norm of y that is added. y is undefined after
+  // that.
+  virtual void add_rms_norm(std::size_t rows, float* y, std::span<const float> post,
+                            std::span<const float> weight, float epsilon, float* x, float* normed);
+
+  // What heads go through before attention: norms, then `rope` unless it is null, in place; then
+  // keys and values go to the cache. Keys are undefined after that.
+  virtual void norm_rope_store(std::span<const Row> rows, const Heads& heads,
+                               const HeadNorms& norms, const Rope* rope, const KvView& cache);
+
+  // y [rows, outputs] = linear(activation(gates) ∘ ups). gates [rows, inputs] are undefined after
+  // that; ups are as many.
+  virtual void gate_project(std::size_t rows, float* gates, const float* ups, Activation activation,
+                            const Linear& linear, float* y);
 
   // y [rows, outputs of down] = mlp(x [rows, inputs]).
   virtual void gated_mlp(std::size_t rows, const float* x, const GatedMlp& mlp, float* y);

@@ -19,7 +19,9 @@ std::string_view operator_name(Operator op) {
                                                           "gather_rows",
                                                           "scatter_add_rows",
                                                           "causal_convolution",
-                                                          "delta_rule"};
+                                                          "delta_rule",
+                                                          "add_rms_norm",
+                                                          "norm_rope_store"};
   return kNames[static_cast<std::size_t>(op)];
 }
 
@@ -36,6 +38,12 @@ void ProfiledOps::embed(std::span<const compute::Row> rows, const pack::Matrix& 
   timed(Operator::kEmbed, [&] { inner_.embed(rows, table, y); });
 }
 
+void ProfiledOps::count_weight(const compute::Linear& linear) {
+  const pack::Matrix& w = linear.weight;
+  accounts_[static_cast<std::size_t>(Operator::kProject)].weight_bytes +=
+      w.data.size() + w.scales.size() + w.zeros.size();
+}
+
 void ProfiledOps::project(std::size_t rows, const float* x, const compute::Linear& linear,
                           float* y) {
   const compute::Projection projection[] = {{&linear, y}};
@@ -44,11 +52,7 @@ void ProfiledOps::project(std::size_t rows, const float* x, const compute::Linea
 
 void ProfiledOps::project_all(std::size_t rows, const float* x,
                               std::span<const compute::Projection> projections) {
-  for (const compute::Projection& projection : projections) {
-    const pack::Matrix& w = projection.linear->weight;
-    accounts_[static_cast<std::size_t>(Operator::kProject)].weight_bytes +=
-        w.data.size() + w.scales.size() + w.zeros.size();
-  }
+  for (const compute::Projection& projection : projections) count_weight(*projection.linear);
   timed(Operator::kProject, [&] { inner_.project_all(rows, x, projections); });
 }
 
@@ -118,6 +122,26 @@ void ProfiledOps::delta_rule(std::span<const compute::Row> rows, const float* qu
                              float* y) {
   timed(Operator::kDeltaRule,
         [&] { inner_.delta_rule(rows, queries_keys, values, b, a, rule, state, y); });
+}
+
+void ProfiledOps::add_rms_norm(std::size_t rows, float* y, std::span<const float> post,
+                               std::span<const float> weight, float epsilon, float* x,
+                               float* normed) {
+  timed(Operator::kAddRmsNorm,
+        [&] { inner_.add_rms_norm(rows, y, post, weight, epsilon, x, normed); });
+}
+
+void ProfiledOps::norm_rope_store(std::span<const compute::Row> rows, const compute::Heads& heads,
+                                  const compute::HeadNorms& norms, const compute::Rope* rope,
+                                  const compute::KvView& cache) {
+  timed(Operator::kNormRopeStore, [&] { inner_.norm_rope_store(rows, heads, norms, rope, cache); });
+}
+
+void ProfiledOps::gate_project(std::size_t rows, float* gates, const float* ups,
+                               compute::Activation activation, const compute::Linear& linear,
+                               float* y) {
+  count_weight(linear);
+  timed(Operator::kProject, [&] { inner_.gate_project(rows, gates, ups, activation, linear, y); });
 }
 
 }  // namespace espalier::measure

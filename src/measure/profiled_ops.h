@@ -9,7 +9,7 @@
 
 namespace espalier::measure {
 
-// The small operators that a pass consists of.
+// The operators that a pass consists of: small ones, and those that backends fuse of them.
 enum class Operator {
   kEmbed,
   kProject,
@@ -26,8 +26,10 @@ enum class Operator {
   kScatterAddRows,
   kCausalConvolution,
   kDeltaRule,
+  kAddRmsNorm,
+  kNormRopeStore,
 };
-inline constexpr std::size_t kOperators = 15;
+inline constexpr std::size_t kOperators = 17;
 
 [[nodiscard]] std::string_view operator_name(Operator op);
 
@@ -38,7 +40,8 @@ struct OperatorAccount {
   std::size_t weight_bytes = 0;  // of the packed matrices that products read
 };
 
-// Large operators go by their definition, part by part.
+// Other large operators go by their definition, part by part. A product whose inputs are gated is a
+// product.
 class ProfiledOps final : public compute::Ops {
  public:
   explicit ProfiledOps(compute::Ops& inner) : inner_(inner) {}
@@ -82,11 +85,21 @@ class ProfiledOps final : public compute::Ops {
                   const float* values, const float* b, const float* a,
                   const compute::DeltaRule& rule, const compute::RecurrentView& state,
                   float* y) override;
+  void add_rms_norm(std::size_t rows, float* y, std::span<const float> post,
+                    std::span<const float> weight, float epsilon, float* x, float* normed) override;
+  void norm_rope_store(std::span<const compute::Row> rows, const compute::Heads& heads,
+                       const compute::HeadNorms& norms, const compute::Rope* rope,
+                       const compute::KvView& cache) override;
+  void gate_project(std::size_t rows, float* gates, const float* ups,
+                    compute::Activation activation, const compute::Linear& linear,
+                    float* y) override;
 
  private:
   // Does `work` and books its time on `op`.
   template <typename Work>
   void timed(Operator op, const Work& work);
+
+  void count_weight(const compute::Linear& linear);
 
   compute::Ops& inner_;
   std::array<OperatorAccount, kOperators> accounts_;

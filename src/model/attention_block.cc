@@ -40,41 +40,34 @@ void AttentionBlock::forward(compute::Ops& ops, std::span<const compute::Row> ro
   const std::size_t n = rows.size();
   const compute::Workspace::Frame frame(ops.workspace());
   const std::size_t query_size = c.heads * c.head_dim;
-  float* queries = ops.workspace().floats(n * query_size);
-  float* keys = ops.workspace().floats(n * c.kv_heads * c.head_dim);
-  float* values = ops.workspace().floats(n * c.kv_heads * c.head_dim);
+  const compute::Heads heads = {.queries = ops.workspace().floats(n * query_size),
+                                .keys = ops.workspace().floats(n * c.kv_heads * c.head_dim),
+                                .values = ops.workspace().floats(n * c.kv_heads * c.head_dim),
+                                .query_heads = c.heads};
   float* attended = ops.workspace().floats(n * query_size);
 
   if (c.output_gate == OutputGate::kSigmoid) {
     float* gates = ops.workspace().floats(n * query_size);
     float* gated_queries = ops.workspace().floats(2 * n * query_size);
-    project(ops, n, x, query_key_value_, std::array{gated_queries, keys, values});
-    const compute::SplitPart parts[] = {{c.head_dim, queries, query_size},
+    project(ops, n, x, query_key_value_, std::array{gated_queries, heads.keys, heads.values});
+    const compute::SplitPart parts[] = {{c.head_dim, heads.queries, query_size},
                                         {c.head_dim, gates, query_size}};
     ops.split(n, c.heads, parts, gated_queries);
-    attend(ops, rows, rope, cache, {queries, keys, values}, attended);
-    ops.gate(n * query_size, gates, attended, compute::Activation::kSigmoid, attended);
+    attend(ops, rows, rope, cache, heads, attended);
+    ops.gate_project(n, gates, attended, compute::Activation::kSigmoid, output_, y);
   } else {
-    project(ops, n, x, query_key_value_, std::array{queries, keys, values});
-    attend(ops, rows, rope, cache, {queries, keys, values}, attended);
+    project(ops, n, x, query_key_value_, std::array{heads.queries, heads.keys, heads.values});
+    attend(ops, rows, rope, cache, heads, attended);
+    ops.project(n, attended, output_, y);
   }
-  ops.project(n, attended, output_, y);
 }
 
 void AttentionBlock::attend(compute::Ops& ops, std::span<const compute::Row> rows,
                             const compute::Rope* rope, const compute::KvView& cache,
-                            const Heads& heads, float* attended) const {
+                            const compute::Heads& heads, float* attended) const {
   const AttentionConfig& c = config_;
-  const std::size_t n = rows.size();
-  if (!query_norm_.empty()) {
-    ops.rms_norm(n * c.heads, heads.queries, query_norm_, norm_epsilon_, heads.queries);
-    ops.rms_norm(n * c.kv_heads, heads.keys, key_norm_, norm_epsilon_, heads.keys);
-  }
-  if (rope != nullptr) {
-    ops.rope(rows, c.heads, c.head_dim, *rope, heads.queries);
-    ops.rope(rows, c.kv_heads, c.head_dim, *rope, heads.keys);
-  }
-  ops.store_kv(rows, heads.keys, heads.values, cache);
+  const compute::HeadNorms norms = {query_norm_, key_norm_, norm_epsilon_};
+  ops.norm_rope_store(rows, heads, norms, rope, cache);
   const compute::Attention attention = {.heads = c.heads,
                                         .kv_heads = c.kv_heads,
                                         .head_dim = c.head_dim,

@@ -27,16 +27,9 @@ class AttentionBlock {
                const compute::KvView& cache, const float* x, float* y) const;
 
  private:
-  // All [rows, heads of that kind, head_dim].
-  struct Heads {
-    float* queries;
-    float* keys;
-    float* values;
-  };
-
   // From the projected heads to attended [rows, heads, head_dim].
   void attend(compute::Ops& ops, std::span<const compute::Row> rows, const compute::Rope* rope,
-              const compute::KvView& cache, const Heads& heads, float* attended) const;
+              const compute::KvView& cache, const compute::Heads& heads, float* attended) const;
 
   AttentionConfig config_;
   float norm_epsilon_ = 0;

@@ -49,10 +49,6 @@ class Decoder final : public Model {
   void mix(Ops& ops, std::span<const Row> rows, const DeltaNetBlock& net, const LayerState& state,
            const float* x, float* y) const;
 
-  // x += post(y), where y is what a block made of the normed x.
-  void add(Ops& ops, std::size_t rows, const std::vector<float>& post_norm, float* y,
-           float* x) const;
-
   DecoderConfig config_;
   pack::Matrix embedding_;
   std::vector<Layer> layers_;
@@ -143,12 +139,6 @@ void Decoder::mix(Ops& ops, std::span<const Row> rows, const DeltaNetBlock& net,
   net.forward(ops, rows, state.recurrent, x, y);
 }
 
-void Decoder::add(Ops& ops, std::size_t rows, const std::vector<float>& post_norm, float* y,
-                  float* x) const {
-  if (!post_norm.empty()) ops.rms_norm(rows, y, post_norm, config_.norm_epsilon, y);
-  ops.add(rows * config_.hidden, y, x);
-}
-
 void Decoder::forward(Ops& ops, std::span<const Row> rows, std::span<const LayerState> cache,
                       std::span<const std::size_t> wanted, float* logits) const {
   const DecoderConfig& c = config_;
@@ -157,25 +147,36 @@ void Decoder::forward(Ops& ops, std::span<const Row> rows, std::span<const Layer
   float* x = ops.workspace().floats(n * c.hidden);
   float* normed = ops.workspace().floats(n * c.hidden);
   float* y = ops.workspace().floats(n * c.hidden);
+  // x += post(y), where y is what a block made of the normed x; then x is normed for the next.
+  const auto add = [&](const std::vector<float>& post, const std::vector<float>& norm) {
+    ops.add_rms_norm(n, y, post, norm, c.norm_epsilon, x, normed);
+  };
 
   ops.embed(rows, embedding_, x);
   if (c.embedding_scale != 1) ops.scale(n * c.hidden, c.embedding_scale, x);
+  ops.rms_norm(n, x, layers_.front().mixer_norm, c.norm_epsilon, normed);
   for (std::size_t l = 0; l < layers_.size(); ++l) {
     const Layer& layer = layers_[l];
-    ops.rms_norm(n, x, layer.mixer_norm, c.norm_epsilon, normed);
     std::visit([&](const auto& mixer) { mix(ops, rows, mixer, cache[l], normed, y); }, layer.mixer);
-    add(ops, n, layer.mixer_post_norm, y, x);
-    ops.rms_norm(n, x, layer.mlp_norm, c.norm_epsilon, normed);
+    add(layer.mixer_post_norm, layer.mlp_norm);
     std::visit([&](const auto& mlp) { mlp.forward(ops, n, normed, y); }, layer.mlp);
-    add(ops, n, layer.mlp_post_norm, y, x);
+    if (l + 1 < layers_.size()) add(layer.mlp_post_norm, layers_[l + 1].mixer_norm);
   }
 
   // The head sees only the rows whose logits are wanted.
-  for (std::size_t i = 0; i < wanted.size(); ++i) {
-    std::memcpy(y + i * c.hidden, x + wanted[i] * c.hidden, c.hidden * sizeof(float));
-  }
-  ops.rms_norm(wanted.size(), y, final_norm_, c.norm_epsilon, y);
-  ops.project(wanted.size(), y, head_, logits);
+  const auto take_wanted = [&](const float* from, float* to) {
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      std::memcpy(to + i * c.hidden, from + wanted[i] * c.hidden, c.hidden * sizeof(float));
+    }
+  };
+  float* wanted_x = normed;
+  float* wanted_y = x;
+  float* wanted_normed = y;
+  take_wanted(x, wanted_x);
+  take_wanted(y, wanted_y);
+  ops.add_rms_norm(wanted.size(), wanted_y, layers_.back().mlp_post_norm, final_norm_,
+                   c.norm_epsilon, wanted_x, wanted_normed);
+  ops.project(wanted.size(), wanted_normed, head_, logits);
   if (c.logit_softcap != 0) ops.softcap(wanted.size() * c.vocab_size, c.logit_softcap, logits);
 }
 

@@ -29,8 +29,7 @@ void MlpBlock::forward(compute::Ops& ops, std::size_t rows, const float* x, floa
   float* ups = ops.workspace().floats(count);
   float* const projected[] = {gates, ups};
   project(ops, rows, x, gate_up_, projected);
-  ops.gate(count, gates, ups, mlp_.activation, gates);
-  ops.project(rows, gates, mlp_.down, y);
+  ops.gate_project(rows, gates, ups, mlp_.activation, mlp_.down, y);
 }
 
 }  // namespace espalier::model

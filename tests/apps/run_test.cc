@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "file/safetensors.h"
@@ -52,6 +54,29 @@ TEST_F(RunVerbs, RunPrintsTextAndSpeeds) {
   EXPECT_THAT(result.out, EndsWith("\n"));
   EXPECT_THAT(result.err, HasSubstr("prompt: 6 of 6 tokens"));
   EXPECT_THAT(result.err, HasSubstr("generation: "));
+}
+
+// A program that reads its prompt has not prepared its weights yet.
+TEST_F(RunVerbs, CtrlCBeforeTheWeightsArePreparedEndsRun) {
+  test::tiny_llama({.formats = {"Q8_0"}}).write(model_);
+  for (const int signal : {SIGINT, SIGTERM}) {
+    const auto result =
+        test::signal_command({ESPALIER_BINARY, "run", "-m", model_, "-p", "-"}, "the rain", signal);
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_EQ(result.out, "");
+    EXPECT_EQ(result.err, "error: interrupted while the weights were prepared\n");
+  }
+}
+
+TEST_F(RunVerbs, CtrlCBeforeTheWeightsArePreparedEndsLogits) {
+  test::tiny_llama({.formats = {"Q8_0"}}).write(model_);
+  const std::string output = folder_ / "logits.safetensors";
+  const auto result = test::signal_command(
+      {ESPALIER_BINARY, "logits", model_, "-p", "-", "-o", output}, "the rain", SIGINT);
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(result.err,
+            "error: interrupted after 0 of 6 positions; nothing was written to " + output + "\n");
+  EXPECT_FALSE(std::filesystem::exists(output));
 }
 
 TEST_F(RunVerbs, JsonSaysWhatWasDone) {

@@ -7,10 +7,12 @@
 #include <cmath>
 #include <cstring>
 #include <random>
+#include <tuple>
 
 #include "compute/cpu/targets.h"
 #include "compute/reference/reference.h"
 #include "hwy/highway.h"
+#include "pack/exl3.h"
 
 namespace espalier::cpu {
 namespace {
@@ -34,6 +36,29 @@ class CpuOpsTest : public testing::TestWithParam<std::int64_t> {
       value = std::uniform_real_distribution<float>(-largest, largest)(random_);
     }
     return values;
+  }
+
+  // gate_project has the bits of its parts.
+  void expect_gate_project(const compute::Linear& linear) {
+    for (const Activations activations : {Activations::kCoded, Activations::kFloat32}) {
+      const auto one = make_ops(1, activations);
+      const auto three = make_ops(3, activations);
+      for (const std::size_t rows : {1, 3, 11}) {
+        const std::vector<float> gates = numbers(rows * linear.weight.cols, 5);
+        const std::vector<float> ups = numbers(gates.size());
+        for (const Activation activation : {Activation::kSilu, Activation::kClampedSwiglu}) {
+          std::vector<float> expected(rows * linear.weight.rows);
+          std::vector<float> x = gates;
+          one->Ops::gate_project(rows, x.data(), ups.data(), activation, linear, expected.data());
+          for (compute::Ops* ops : {one.get(), three.get()}) {
+            std::vector<float> y(expected.size());
+            x = gates;
+            ops->gate_project(rows, x.data(), ups.data(), activation, linear, y.data());
+            EXPECT_EQ(y, expected) << linear.weight.format->name;
+          }
+        }
+      }
+    }
   }
 
   std::mt19937 random_{7};
@@ -158,6 +183,53 @@ TEST_P(CpuOpsTest, EmbedAndProjectWithBias) {
   expect_near(y, expected, 1e-5f);
 }
 
+// Fused operators have the bits of their parts, which are compared with the reference above.
+TEST_P(CpuOpsTest, AddRmsNorm) {
+  for (const std::size_t width : {1, 7, 64, 576, 1001}) {
+    for (const std::size_t rows : {1, 3, 40}) {
+      const std::vector<float> x = numbers(rows * width, 100);
+      const std::vector<float> y = numbers(rows * width, 10);
+      const std::vector<float> weight = numbers(width);
+      for (const std::vector<float>& post : {std::vector<float>(), numbers(width)}) {
+        std::vector<float> sum = x;
+        std::vector<float> added = y;
+        std::vector<float> normed(x.size());
+        one_->Ops::add_rms_norm(rows, added.data(), post, weight, 1e-5f, sum.data(), normed.data());
+        for (compute::Ops* ops : {one_.get(), three_.get()}) {
+          std::vector<float> fused_sum = x;
+          std::vector<float> fused_normed(x.size());
+          added = y;
+          ops->add_rms_norm(rows, added.data(), post, weight, 1e-5f, fused_sum.data(),
+                            fused_normed.data());
+          EXPECT_EQ(fused_sum, sum) << width;
+          EXPECT_EQ(fused_normed, normed) << width;
+        }
+      }
+    }
+  }
+}
+
+// With what a projection takes: codes (of one part of a row or several), floats, EXL3's runs.
+TEST_P(CpuOpsTest, GateProject) {
+  for (const std::size_t inputs : {1056, 9216}) {
+    const pack::Format& format = *pack::find_format("Q8_0");
+    const auto weight = format.encode(format, numbers(20 * inputs), 20, inputs);
+    ASSERT_TRUE(weight) << weight.error().message;
+    expect_gate_project({.weight = weight->view, .bias = numbers(20)});
+  }
+  const std::vector<float> floats = numbers(20 * 77);
+  expect_gate_project({.weight = *pack::block_matrix(*pack::find_format("F32"), 20, 77,
+                                                     std::as_bytes(std::span(floats)))});
+  const pack::Format& exl3 = *pack::find_format("EXL3-MUL1-3");
+  std::vector<std::byte> trellis(8 * 16 * exl3.block_bytes);
+  for (std::byte& byte : trellis) byte = static_cast<std::byte>(random_());
+  const std::vector<std::byte> suh(2 * 256, std::byte{0x38});  // half a one
+  const std::vector<std::byte> svh(2 * 128, std::byte{0x38});
+  const auto weight = pack::exl3_matrix(exl3, 100, 200, trellis, suh, svh);
+  ASSERT_TRUE(weight) << weight.error().message;
+  expect_gate_project({.weight = *weight});
+}
+
 struct AttentionCase {
   std::size_t heads, kv_heads, head_dim, window;
   KvType type;
@@ -180,6 +252,7 @@ class Cache {
   }
   KvView view;
   [[nodiscard]] const std::vector<std::byte>& keys() const { return keys_; }
+  [[nodiscard]] const std::vector<std::byte>& values() const { return values_; }
 
  private:
   std::vector<std::byte> keys_, values_;
@@ -279,6 +352,48 @@ TEST_P(CpuAttentionTest, StoredBytesAreThoseOfTheDefinition) {
         one_->store_kv(row, x.data(), x.data(), cache.view);
         reference_->store_kv(row, x.data(), x.data(), reference_cache.view);
         ASSERT_EQ(cache.keys(), reference_cache.keys()) << dim << ' ' << special;
+      }
+    }
+  }
+}
+
+// Heads made ready in one go have the bits of the small operators, and so has the cache.
+TEST_P(CpuAttentionTest, NormRopeStore) {
+  const std::size_t dim = 70;
+  const std::size_t query_heads = 6;
+  const std::size_t kv_heads = 2;
+  const std::vector<Row> rows = {{.sequence = 0, .position = 5},
+                                 {.sequence = 1, .position = 0},
+                                 {.sequence = 0, .position = 6}};
+  Rope rope = {.pairs = RopePairs::kHalves, .frequencies = {}};
+  for (std::size_t i = 0; i < 33; ++i) rope.frequencies.push_back(std::pow(0.7, i));
+  const std::vector<float> norm = numbers(dim);
+  const std::vector<float> q = numbers(rows.size() * query_heads * dim);
+  const std::vector<float> k = numbers(rows.size() * kv_heads * dim);
+  const std::vector<float> v = numbers(k.size());
+  for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kQ8}) {
+    for (const bool normed : {true, false}) {
+      for (const bool turned : {true, false}) {
+        const auto run = [&](compute::Ops& ops, auto norm_rope_store) {
+          Cache cache({query_heads, kv_heads, dim, 0, type}, 8);
+          std::vector<float> queries = q;
+          std::vector<float> keys = k;
+          std::vector<float> values = v;
+          const compute::Heads heads = {queries.data(), keys.data(), values.data(), query_heads};
+          compute::HeadNorms norms = {.queries = {}, .keys = {}, .epsilon = 1e-6f};
+          if (normed) norms.queries = norms.keys = norm;
+          norm_rope_store(ops, heads, norms, turned ? &rope : nullptr, cache.view);
+          return std::tuple(queries, cache.keys(), cache.values());
+        };
+        const auto parts = [&](compute::Ops& ops, const auto&... of) {
+          ops.Ops::norm_rope_store(rows, of...);
+        };
+        const auto fused = [&](compute::Ops& ops, const auto&... of) {
+          ops.norm_rope_store(rows, of...);
+        };
+        const auto expected = run(*one_, parts);
+        EXPECT_EQ(run(*one_, fused), expected);
+        EXPECT_EQ(run(*three_, fused), expected);
       }
     }
   }

@@ -7,10 +7,12 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <csignal>
 #include <cstring>
 #include <random>
 
 #include "base/half.h"
+#include "base/interrupt.h"
 #include "compute/cpu/arrange.h"
 #include "compute/cpu/targets.h"
 #include "compute/reference/reference.h"
@@ -134,46 +136,61 @@ std::vector<float> product(std::size_t threads, const std::vector<float>& x, con
   ThreadPool pool(threads);
   compute::Workspace workspace;
   std::vector<float> y(x.size() / w.cols * w.rows, NAN);
-  project(pool, workspace, x.data(), x.size() / w.cols, std::array{Product{&w, arranged, y.data()}},
-          activations);
+  project(pool, workspace, {x.data()}, x.size() / w.cols,
+          std::array{Product{&w, arranged, y.data()}}, activations);
   return y;
 }
 
-// Every element within the stated bound of the sum in double.
-void expect_product(const std::vector<float>& x, const pack::Matrix& w, bool coded,
-                    const std::vector<float>& y) {
-  const std::size_t rows = x.size() / w.cols;
+// What an element of a product must be: the sum in double, and what enters the bounds of its error.
+struct Expected {
+  double sum = 0;
+  double coding = 0;
+  double magnitude = 0;
+};
+
+std::vector<Expected> expected_product(const std::vector<float>& x, const pack::Matrix& w) {
   std::vector<float> weights(w.rows * w.cols);
   pack::decode_rows(w, 0, w.rows, weights.data());
-  ASSERT_EQ(y.size(), rows * w.rows);
-  for (std::size_t r = 0; r < rows; ++r) {
-    for (std::size_t o = 0; o < w.rows; ++o) {
-      double sum = 0;
-      double coding = 0;
-      double magnitude = 0;
-      for (std::size_t first = 0; first < w.cols; first += 32) {
-        const std::size_t end = std::min(first + 32, w.cols);
-        double largest_x = 0;
-        double largest_w = 0;
-        double sum_x = 0;
-        double sum_w = 0;
-        for (std::size_t i = first; i < end; ++i) {
-          const double weight = weights[o * w.cols + i];
-          const double activation = x[r * w.cols + i];
-          sum += weight * activation;
-          largest_x = std::max(largest_x, std::abs(activation));
-          largest_w = std::max(largest_w, std::abs(weight));
-          sum_x += std::abs(activation);
-          sum_w += std::abs(weight);
-        }
-        coding += sum_w * largest_x / 32512;
-        magnitude += largest_w * sum_x;
+  std::vector<Expected> all(x.size() / w.cols * w.rows);
+  for (std::size_t at = 0; at < all.size(); ++at) {
+    const float* activations = x.data() + at / w.rows * w.cols;
+    const float* row = weights.data() + at % w.rows * w.cols;
+    for (std::size_t first = 0; first < w.cols; first += 32) {
+      double largest_x = 0;
+      double largest_w = 0;
+      double sum_x = 0;
+      double sum_w = 0;
+      for (std::size_t i = first; i < std::min(first + 32, w.cols); ++i) {
+        const double weight = row[i];
+        const double activation = activations[i];
+        all[at].sum += weight * activation;
+        largest_x = std::max(largest_x, std::abs(activation));
+        largest_w = std::max(largest_w, std::abs(weight));
+        sum_x += std::abs(activation);
+        sum_w += std::abs(weight);
       }
-      const double bound = (coded ? 1.0001 * coding : 0) + 0x1p-18 * magnitude + 1e-30;
-      ASSERT_NEAR(y[r * w.rows + o], sum, bound) << w.format->name << " row " << r << " output "
-                                                 << o << " of " << w.rows << " × " << w.cols;
+      all[at].coding += sum_w * largest_x / 32512;
+      all[at].magnitude += largest_w * sum_x;
     }
   }
+  return all;
+}
+
+// Every element within the stated bound.
+void expect_within_bounds(const std::vector<Expected>& expected, const pack::Matrix& w, bool coded,
+                          const std::vector<float>& y) {
+  ASSERT_EQ(y.size(), expected.size());
+  for (std::size_t at = 0; at < y.size(); ++at) {
+    const auto& [sum, coding, magnitude] = expected[at];
+    const double bound = (coded ? 1.0001 * coding : 0) + 0x1p-18 * magnitude + 1e-30;
+    ASSERT_NEAR(y[at], sum, bound) << w.format->name << " row " << at / w.rows << " output "
+                                   << at % w.rows << " of " << w.rows << " × " << w.cols;
+  }
+}
+
+void expect_product(const std::vector<float>& x, const pack::Matrix& w, bool coded,
+                    const std::vector<float>& y) {
+  expect_within_bounds(expected_product(x, w), w, coded, y);
 }
 
 TEST_P(CpuProject, IsWithinItsBoundAtAllSizes) {
@@ -186,9 +203,11 @@ TEST_P(CpuProject, IsWithinItsBoundAtAllSizes) {
         for (const std::size_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 17, 64}) {
           if (rows > 9 && (blocks > 7 || outputs < 35)) continue;
           const std::vector<float> x = activations(rows * cols);
+          const std::vector<Expected> expected = expected_product(x, w.view);
           for (const Activations activations : kActivations) {
-            expect_product(x, w.view, format.coded && activations == Activations::kCoded,
-                           product(1, x, w.view, activations));
+            expect_within_bounds(expected, w.view,
+                                 format.coded && activations == Activations::kCoded,
+                                 product(1, x, w.view, activations));
           }
         }
       }
@@ -224,6 +243,18 @@ TEST_P(CpuProject, OnlyPlainMatricesAreArranged) {
   EXPECT_EQ(arranger.arrange(pool, {}), nullptr);
   pack::PackedMatrix w = matrix({"Q4_0", {0}, true}, 0, 64);
   EXPECT_EQ(arranger.arrange(pool, w.view), nullptr);
+}
+
+// After Ctrl+C, weights stay where they are.
+TEST_P(CpuProject, NothingIsArrangedAfterAnInterrupt) {
+  Arranger arranger;
+  ThreadPool pool(2);
+  const pack::PackedMatrix w = matrix({"Q4_0", {0}, true}, 40, 64);
+  (void)interrupted();  // installs the handler
+  std::raise(SIGINT);
+  EXPECT_EQ(arranger.arrange(pool, w.view), nullptr);
+  clear_interrupt();
+  EXPECT_NE(arranger.arrange(pool, w.view), nullptr);
 }
 
 // What was arranged stays when the next piece of memory is begun, and when the arranger is gone.

@@ -7,6 +7,7 @@
 
 #include <sys/mman.h>
 
+#include "base/interrupt.h"
 #include "compute/cpu/exl3_kernels.h"
 #include "compute/cpu/panel.h"
 
@@ -41,20 +42,44 @@ std::byte* put_block(const CodeKernel& kernel, const std::byte* const* rows, std
   return to;
 }
 
+// Calls body(index) for all of [0, count), or as many as there is time for until Ctrl+C. Whether
+// that was all.
+template <typename Body>
+bool for_all(ThreadPool& pool, std::size_t count, const Body& body) {
+  pool.parallel_for(count, [&](std::size_t begin, std::size_t end, std::size_t) {
+    for (std::size_t i = begin; i < end && !interrupt_pending(); ++i) body(i);
+  });
+  return !interrupt_pending();
+}
+
 // Tile by tile, to where exl3_tiles() finds them.
-void put_tiles(ThreadPool& pool, const pack::Matrix& w, std::byte* to) {
+bool put_tiles(ThreadPool& pool, const pack::Matrix& w, std::byte* to) {
   const std::size_t bytes = w.format->block_bytes;
   const Exl3Tiles from = exl3_tiles(w, nullptr);
   const std::size_t inputs = w.data.size() / from.input_stride;
-  pool.parallel_for(
-      from.input_stride / bytes, [&](std::size_t begin, std::size_t end, std::size_t) {
-        for (std::size_t o = begin; o < end; ++o) {
-          for (std::size_t i = 0; i < inputs; ++i) {
-            std::memcpy(to + (o * inputs + i) * bytes,
-                        from.tiles + i * from.input_stride + o * from.output_stride, bytes);
-          }
-        }
-      });
+  return for_all(pool, from.input_stride / bytes, [&](std::size_t o) {
+    for (std::size_t i = 0; i < inputs; ++i) {
+      std::memcpy(to + (o * inputs + i) * bytes,
+                  from.tiles + i * from.input_stride + o * from.output_stride, bytes);
+    }
+  });
+}
+
+// Panel by panel.
+bool put_panels(ThreadPool& pool, const pack::Matrix& w, const CodeKernel& kernel,
+                std::size_t panels, std::byte* arranged) {
+  const std::size_t lanes = code_kernels().lanes;
+  const std::size_t row_bytes = w.cols / kernel.block * kernel.block_bytes;
+  return for_all(pool, panels, [&](std::size_t p) {
+    const std::byte* rows[kMaxLanes];
+    for (std::size_t l = 0; l < lanes; ++l) {
+      rows[l] = w.data.data() + std::min(p * lanes + l, w.rows - 1) * row_bytes;
+    }
+    std::byte* to = arranged + p * lanes * row_bytes;
+    for (std::size_t at = 0; at < row_bytes; at += kernel.block_bytes) {
+      to = put_block(kernel, rows, lanes, at, to);
+    }
+  });
 }
 
 }  // namespace
@@ -75,32 +100,18 @@ std::shared_ptr<std::byte> Arranger::allocate(std::size_t bytes) {
 }
 
 std::shared_ptr<const std::byte> Arranger::arrange(ThreadPool& pool, const pack::Matrix& w) {
-  if (w.format == nullptr || w.rows == 0) return nullptr;
+  if (w.format == nullptr || w.rows == 0 || interrupt_pending()) return nullptr;
+  std::shared_ptr<std::byte> arranged;
   if (has_exl3_kernel(w)) {
-    std::shared_ptr<std::byte> tiles = allocate(w.data.size());
-    put_tiles(pool, w, tiles.get());
-    return tiles;
+    arranged = allocate(w.data.size());
+    return put_tiles(pool, w, arranged.get()) ? arranged : nullptr;
   }
   const CodeKernel* kernel = find_code_kernel(w);
   if (kernel == nullptr || kernel->unpack_arranged == nullptr) return nullptr;
   const std::size_t lanes = code_kernels().lanes;
-  const std::size_t row_bytes = w.cols / kernel->block * kernel->block_bytes;
   const std::size_t panels = (w.rows + lanes - 1) / lanes;
-  const std::size_t panel_bytes = lanes * row_bytes;
-  std::shared_ptr<std::byte> arranged = allocate(panels * panel_bytes);
-  pool.parallel_for(panels, [&](std::size_t begin, std::size_t end, std::size_t) {
-    for (std::size_t p = begin; p < end; ++p) {
-      const std::byte* rows[kMaxLanes];
-      for (std::size_t l = 0; l < lanes; ++l) {
-        rows[l] = w.data.data() + std::min(p * lanes + l, w.rows - 1) * row_bytes;
-      }
-      std::byte* to = arranged.get() + p * panel_bytes;
-      for (std::size_t at = 0; at < row_bytes; at += kernel->block_bytes) {
-        to = put_block(*kernel, rows, lanes, at, to);
-      }
-    }
-  });
-  return arranged;
+  arranged = allocate(panels * lanes * (w.cols / kernel->block) * kernel->block_bytes);
+  return put_panels(pool, w, *kernel, panels, arranged.get()) ? arranged : nullptr;
 }
 
 }  // namespace espalier::cpu

@@ -20,8 +20,9 @@ namespace espalier::cpu {
 // on huge pages, a processor does not run out of translations of addresses.
 class Arranger {
  public:
-  // Null where the format has no kernel for this order. Takes as much memory as w's blocks, with
-  // the rows rounded up to whole panels. The memory lives as long as anything that was put into it.
+  // Null where the format has no kernel for this order, and after Ctrl+C. Takes as much memory as
+  // w's blocks, with the rows rounded up to whole panels. The memory lives as long as anything that
+  // was put into it.
   [[nodiscard]] std::shared_ptr<const std::byte> arrange(ThreadPool& pool, const pack::Matrix& w);
 
  private:

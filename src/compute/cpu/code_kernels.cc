@@ -109,17 +109,9 @@ HWY_INLINE void encode_group(const float* x, const CodeShape& shape, CodedGroup&
   }
 }
 
-void encode(const float* x, std::size_t begin, std::size_t end, const CodeShape& shape,
-            const CodedRows& coded) {
-  const std::size_t groups = coded.inputs / kCodedGroup;
-  std::size_t tile = 0;  // the first row of r's tile
-  for (std::size_t r = begin; r < end; ++r) {
-    while (r >= tile + tile_rows(coded.rows, tile)) tile += tile_rows(coded.rows, tile);
-    const std::size_t rows = tile_rows(coded.rows, tile);
-    CodedGroup* to = coded.groups + tile * groups + (r - tile);
-    for (std::size_t g = 0; g < groups; ++g) {
-      encode_group(x + r * coded.inputs + g * kCodedGroup, shape, to[g * rows]);
-    }
+void encode(const float* x, std::size_t inputs, const CodeShape& shape, const CodedRow& coded) {
+  for (std::size_t g = 0; g < inputs / kCodedGroup; ++g) {
+    encode_group(x + g * kCodedGroup, shape, coded.groups[g * coded.stride]);
   }
 }
 

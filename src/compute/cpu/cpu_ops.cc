@@ -20,6 +20,8 @@ using compute::Activation;
 using compute::Attention;
 using compute::CausalConvolution;
 using compute::DeltaRule;
+using compute::HeadNorms;
+using compute::Heads;
 using compute::KvView;
 using compute::Linear;
 using compute::Projection;
@@ -63,19 +65,13 @@ class CpuOps final : public compute::Ops {
 
   void project_all(std::size_t rows, const float* x,
                    std::span<const Projection> projections) override {
-    products_.clear();
-    for (const auto& [linear, y] : projections) {
-      products_.push_back({&linear->weight, linear->arranged.get(), y});
-    }
-    cpu::project(pool_, workspace(), x, rows, products_, activations_);
-    for (const auto& [linear, y] : projections) {
-      const std::vector<float>& bias = linear->bias;
-      float* to = y;
-      if (bias.empty()) continue;
-      for_rows(rows, bias.size(), [&](std::size_t r) {
-        row_kernels().add(bias.data(), bias.size(), to + r * bias.size());
-      });
-    }
+    project_inputs(rows, {x}, projections);
+  }
+
+  void gate_project(std::size_t rows, float* gates, const float* ups, Activation activation,
+                    const Linear& linear, float* y) override {
+    const Projection projection[] = {{&linear, y}};
+    project_inputs(rows, {gates, ups, gate_kernel(activation)}, projection);
   }
 
   void rms_norm(std::size_t rows, const float* x, std::span<const float> weight, float epsilon,
@@ -86,30 +82,52 @@ class CpuOps final : public compute::Ops {
     });
   }
 
+  void add_rms_norm(std::size_t rows, float* y, std::span<const float> post,
+                    std::span<const float> weight, float epsilon, float* x,
+                    float* normed) override {
+    const std::size_t width = weight.size();
+    for_rows(rows, width, [&](std::size_t r) {
+      row_kernels().add_rms_norm(y + r * width, post.empty() ? nullptr : post.data(), weight.data(),
+                                 width, epsilon, x + r * width, normed + r * width);
+    });
+  }
+
   void rope(std::span<const Row> rows, std::size_t heads, std::size_t head_dim, const Rope& rope,
             float* x) override {
     const RopeTable& table = rope_table(rows, rope);
-    const std::size_t pairs = rope.frequencies.size();
-    const auto turn = rope.pairs == RopePairs::kHalves ? row_kernels().rope_halves
-                                                       : row_kernels().rope_interleaved;
     for_rows(rows.size(), heads * head_dim, [&](std::size_t r) {
       for (std::size_t h = 0; h < heads; ++h) {
-        turn(table.cosines.data() + r * pairs, table.sines.data() + r * pairs, pairs,
-             x + (r * heads + h) * head_dim);
+        turn(rope, table, r, x + (r * heads + h) * head_dim);
       }
     });
   }
 
   void store_kv(std::span<const Row> rows, const float* keys, const float* values,
                 const KvView& cache) override {
-    const std::size_t dim = cache.head_dim;
-    for_rows(rows.size(), cache.kv_heads * dim, [&](std::size_t r) {
+    for_rows(rows.size(), cache.kv_heads * cache.head_dim, [&](std::size_t r) {
       for (std::size_t h = 0; h < cache.kv_heads; ++h) {
-        const std::size_t at = cache.offset(static_cast<std::size_t>(rows[r].sequence), h,
-                                            static_cast<std::size_t>(rows[r].position));
+        const std::size_t from = (r * cache.kv_heads + h) * cache.head_dim;
+        store(cache, rows[r], h, keys + from, values + from);
+      }
+    });
+  }
+
+  void norm_rope_store(std::span<const Row> rows, const Heads& heads, const HeadNorms& norms,
+                       const Rope* rope, const KvView& cache) override {
+    const RopeTable* table = rope == nullptr ? nullptr : &rope_table(rows, *rope);
+    const std::size_t dim = cache.head_dim;
+    const auto norm_and_turn = [&](std::size_t r, std::span<const float> norm, float* head) {
+      if (!norm.empty()) row_kernels().rms_norm(head, norm.data(), dim, norms.epsilon, head);
+      if (rope != nullptr) turn(*rope, *table, r, head);
+    };
+    for_rows(rows.size(), (heads.query_heads + 2 * cache.kv_heads) * dim, [&](std::size_t r) {
+      for (std::size_t h = 0; h < heads.query_heads; ++h) {
+        norm_and_turn(r, norms.queries, heads.queries + (r * heads.query_heads + h) * dim);
+      }
+      for (std::size_t h = 0; h < cache.kv_heads; ++h) {
         const std::size_t from = (r * cache.kv_heads + h) * dim;
-        kv_kernels().encode(cache.type, keys + from, dim, cache.keys + at);
-        kv_kernels().encode(cache.type, values + from, dim, cache.values + at);
+        norm_and_turn(r, norms.keys, heads.keys + from);
+        store(cache, rows[r], h, heads.keys + from, heads.values + from);
       }
     });
   }
@@ -198,6 +216,40 @@ class CpuOps final : public compute::Ops {
         return row_kernels().clamped_swiglu_gate;
     }
     return nullptr;
+  }
+
+  void project_inputs(std::size_t rows, const Inputs& inputs,
+                      std::span<const Projection> projections) {
+    products_.clear();
+    for (const auto& [linear, y] : projections) {
+      products_.push_back({&linear->weight, linear->arranged.get(), y});
+    }
+    cpu::project(pool_, workspace(), inputs, rows, products_, activations_);
+    for (const auto& [linear, y] : projections) {
+      const std::vector<float>& bias = linear->bias;
+      float* to = y;
+      if (bias.empty()) continue;
+      for_rows(rows, bias.size(), [&](std::size_t r) {
+        row_kernels().add(bias.data(), bias.size(), to + r * bias.size());
+      });
+    }
+  }
+
+  // Rotates a head of row r of those that `table` is for.
+  static void turn(const Rope& rope, const RopeTable& table, std::size_t r, float* head) {
+    const std::size_t pairs = rope.frequencies.size();
+    const auto kernel = rope.pairs == RopePairs::kHalves ? row_kernels().rope_halves
+                                                         : row_kernels().rope_interleaved;
+    kernel(table.cosines.data() + r * pairs, table.sines.data() + r * pairs, pairs, head);
+  }
+
+  // Writes one head of a row's keys and values.
+  static void store(const KvView& cache, const Row& row, std::size_t head, const float* key,
+                    const float* value) {
+    const std::size_t at = cache.offset(static_cast<std::size_t>(row.sequence), head,
+                                        static_cast<std::size_t>(row.position));
+    kv_kernels().encode(cache.type, key, cache.head_dim, cache.keys + at);
+    kv_kernels().encode(cache.type, value, cache.head_dim, cache.values + at);
   }
 
   // Fewer elements than this are done sooner by one thread than others wake up.

@@ -63,6 +63,17 @@ inline constexpr std::size_t kTileRows = 8;
   return tile;
 }
 
+// Where a row's groups are: every `stride`th from `groups` on.
+struct CodedRow {
+  CodedGroup* groups;
+  std::size_t stride;
+};
+[[nodiscard]] inline CodedRow coded_row(const CodedRows& x, std::size_t r) {
+  std::size_t first = r / kTileRows * kTileRows;  // of its tile
+  while (r >= first + tile_rows(x.rows, first)) first += tile_rows(x.rows, first);
+  return {x.groups + first * (x.inputs / kCodedGroup) + (r - first), tile_rows(x.rows, first)};
+}
+
 // Arranged weights (arrange.h) are read in this many places in turn, equal parts of what a thread
 // has to do: memory gives more to several streams than to one.
 inline constexpr std::size_t kStreams = 4;
@@ -131,10 +142,9 @@ struct CodeKernels {
   void (*multiply)(const CodeShape& shape, const Panel& panel, const CodedRows& x,
                    std::size_t first, std::size_t inputs, float* sums);
 
-  // Codes rows [begin, end) of x [rows, inputs]. Groups whose largest magnitude is below 2^-100
-  // become zero, which errs by less than that.
-  void (*encode)(const float* x, std::size_t begin, std::size_t end, const CodeShape& shape,
-                 const CodedRows& coded);
+  // Codes `inputs` activations of a row as the groups that begin with coded.groups[0]. Groups whose
+  // largest magnitude is below 2^-100 become zero, which errs by less than that.
+  void (*encode)(const float* x, std::size_t inputs, const CodeShape& shape, const CodedRow& coded);
 };
 
 // Those of the best instruction set of this machine.

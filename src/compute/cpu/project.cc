@@ -21,6 +21,10 @@ constexpr std::size_t kStreamedRows = 16;
 constexpr std::size_t kStreamedInputs = 128;
 constexpr std::size_t kAheadBytes = 4608;
 
+// Fewer inputs are coded sooner by one thread than another wakes up.
+constexpr std::size_t kSharedInputs = 4096;
+static_assert(kSharedInputs % kPanelInputs == 0);
+
 // A product with codes, and how its columns are cut into panels.
 struct CodedProduct {
   const Product* product;
@@ -126,8 +130,36 @@ void stream_panels(const CodedProduct& coded, std::size_t begin, std::size_t end
   }
 }
 
+// Inputs [at, at + count); `scratch` has room for them.
+const float* read(const Inputs& inputs, std::size_t at, std::size_t count, float* scratch) {
+  if (inputs.gate == nullptr) return inputs.x + at;
+  inputs.gate(inputs.x + at, inputs.up + at, count, scratch);
+  return scratch;
+}
+
+// Codes inputs [rows, cols]. They are gated in parts that stay in the first-level cache.
+void encode(ThreadPool& pool, const Inputs& inputs, const CodeShape& shape,
+            const CodedRows& coded) {
+  const std::size_t cols = coded.inputs;
+  const std::size_t shares = (cols + kSharedInputs - 1) / kSharedInputs;  // of a row
+  pool.parallel_for(coded.rows * shares, [&](std::size_t begin, std::size_t end, std::size_t) {
+    alignas(64) float scratch[kPanelInputs];
+    for (std::size_t share = begin; share < end; ++share) {
+      const std::size_t r = share / shares;
+      const CodedRow row = coded_row(coded, r);
+      const std::size_t from = share % shares * kSharedInputs;
+      const std::size_t to = std::min(cols, from + kSharedInputs);
+      for (std::size_t first = from; first < to; first += kPanelInputs) {
+        const std::size_t count = std::min(kPanelInputs, to - first);
+        code_kernels().encode(read(inputs, r * cols + first, count, scratch), count, shape,
+                              {row.groups + first / kCodedGroup * row.stride, row.stride});
+      }
+    }
+  });
+}
+
 // Products whose kernels agree in how activations are coded.
-void project_coded(ThreadPool& pool, Workspace& workspace, const float* x, std::size_t rows,
+void project_coded(ThreadPool& pool, Workspace& workspace, const Inputs& inputs, std::size_t rows,
                    std::span<const CodedProduct> products) {
   const Workspace::Frame frame(workspace);
   const CodeKernels& kernels = code_kernels();
@@ -135,9 +167,7 @@ void project_coded(ThreadPool& pool, Workspace& workspace, const float* x, std::
   const CodedRows coded_rows = {.groups = workspace.take<CodedGroup>(rows * cols / kCodedGroup),
                                 .rows = rows,
                                 .inputs = cols};
-  pool.parallel_for(rows, [&](std::size_t begin, std::size_t end, std::size_t) {
-    kernels.encode(x, begin, end, products.front().kernel->shape, coded_rows);
-  });
+  encode(pool, inputs, products.front().kernel->shape, coded_rows);
 
   auto* panels = workspace.take<Panel>(pool.threads());
   const std::size_t sums = kStreams * rows * kernels.lanes;
@@ -247,7 +277,7 @@ void project_rotated(ThreadPool& pool, Workspace& workspace, const float* x, std
 
 // EXL3 with kernels of its own: each run of 128 inputs is rotated (and coded) by itself, and so is
 // each run of outputs rotated by the thread that computed it.
-void project_exl3(ThreadPool& pool, Workspace& workspace, const float* x, std::size_t rows,
+void project_exl3(ThreadPool& pool, Workspace& workspace, const Inputs& x, std::size_t rows,
                   const Product& product) {
   const Workspace::Frame frame(workspace);
   const pack::Matrix& w = *product.w;
@@ -266,12 +296,11 @@ void project_exl3(ThreadPool& pool, Workspace& workspace, const float* x, std::s
   pool.parallel_for(rows * runs, [&](std::size_t begin, std::size_t end, std::size_t thread) {
     for (std::size_t i = begin; i < end; ++i) {
       const std::size_t first = i % runs * kRun;
-      const float* from = x + i / runs * w.cols;
+      const std::size_t count = std::min(kRun, w.cols - first);
       float* run = values + (coded ? thread : i) * kRun;
-      for (std::size_t c = 0; c < kRun; ++c) {
-        const std::size_t col = first + c;
-        run[c] = col < w.cols ? from[col] * scale_at(w.input_scale, col) : 0;
-      }
+      const float* from = read(x, i / runs * w.cols + first, count, run);
+      for (std::size_t c = 0; c < count; ++c) run[c] = from[c] * scale_at(w.input_scale, first + c);
+      std::fill(run + count, run + kRun, 0.0f);
       kernels.hadamard(run);
       if (coded) kernels.encode(run, groups[i]);
     }
@@ -306,19 +335,27 @@ const CodeKernel* coded_kernel(const pack::Matrix& w, Activations activations) {
 }
 
 // A product of any other kind.
-void project_one(ThreadPool& pool, Workspace& workspace, const float* x, std::size_t rows,
+void project_one(ThreadPool& pool, Workspace& workspace, const Inputs& inputs, std::size_t rows,
                  const Product& product, Activations activations) {
   const pack::Matrix& w = *product.w;
-  if (w.input_scale.empty()) return project_float(pool, workspace, x, rows, w, product.y);
   if (activations == Activations::kCoded && has_exl3_kernel(w)) {
-    return project_exl3(pool, workspace, x, rows, product);
+    return project_exl3(pool, workspace, inputs, rows, product);
   }
+  const float* x = inputs.x;
+  if (inputs.gate != nullptr) {
+    float* gated = workspace.floats(rows * w.cols);
+    pool.parallel_for(rows, [&](std::size_t begin, std::size_t end, std::size_t) {
+      read(inputs, begin * w.cols, (end - begin) * w.cols, gated + begin * w.cols);
+    });
+    x = gated;
+  }
+  if (w.input_scale.empty()) return project_float(pool, workspace, x, rows, w, product.y);
   project_rotated(pool, workspace, x, rows, w, product.y);
 }
 
 }  // namespace
 
-void project(ThreadPool& pool, Workspace& workspace, const float* x, std::size_t rows,
+void project(ThreadPool& pool, Workspace& workspace, const Inputs& inputs, std::size_t rows,
              std::span<const Product> products, Activations activations) {
   if (rows == 0) return;
   const Workspace::Frame frame(workspace);
@@ -326,14 +363,14 @@ void project(ThreadPool& pool, Workspace& workspace, const float* x, std::size_t
   auto* together = workspace.take<CodedProduct>(products.size());
   std::size_t count = 0;
   const auto flush = [&] {
-    if (count != 0) project_coded(pool, workspace, x, rows, {together, count});
+    if (count != 0) project_coded(pool, workspace, inputs, rows, {together, count});
     count = 0;
   };
   for (const Product& product : products) {
     if (product.w->rows == 0) continue;
     const CodeKernel* kernel = coded_kernel(*product.w, activations);
     if (kernel == nullptr) {
-      project_one(pool, workspace, x, rows, product, activations);
+      project_one(pool, workspace, inputs, rows, product, activations);
       continue;
     }
     if (count != 0 && together->kernel->shape != kernel->shape) flush();

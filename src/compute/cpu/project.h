@@ -6,6 +6,7 @@
 #include <span>
 
 #include "base/thread_pool.h"
+#include "compute/cpu/row_kernels.h"
 #include "compute/workspace.h"
 #include "pack/matrix.h"
 
@@ -17,6 +18,13 @@ enum class Activations {
   kCoded,    // as integers of 15 bits with a scale for every 32, where the format has codes
 };
 
+// What is multiplied, [rows, cols]: x, or gate(x, up) where there is a gate.
+struct Inputs {
+  const float* x;
+  const float* up = nullptr;
+  RowKernels::Gate gate = nullptr;
+};
+
 // A matrix to multiply with.
 struct Product {
   const pack::Matrix* w;
@@ -24,13 +32,13 @@ struct Product {
   float* y;                   // [rows, w.rows]
 };
 
-// y = x [rows, w.cols] · Wᵀ for each of `products`, in any formats. EXL3 weights include their
+// y = inputs · Wᵀ for each of `products`, in any formats. EXL3 weights include their
 // rotations.
 //
 // Tolerance class. With coded activations a product errs by at most Σ_i |w_i|·a_i/32512, where a_i
 // is the largest magnitude among the 32 activations of i's group; plus float rounding. A row's
 // result has the same bits whatever the number of rows and threads.
-void project(ThreadPool& pool, compute::Workspace& workspace, const float* x, std::size_t rows,
-             std::span<const Product> products, Activations activations);
+void project(ThreadPool& pool, compute::Workspace& workspace, const Inputs& inputs,
+             std::size_t rows, std::span<const Product> products, Activations activations);
 
 }  // namespace espalier::cpu

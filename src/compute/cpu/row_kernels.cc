@@ -26,24 +26,84 @@ using VF = hn::Vec<DF>;
 
 constexpr std::size_t kLanes = HWY_LANES(float);
 
-void rms_norm(const float* x, const float* weight, std::size_t width, float epsilon, float* y) {
+// What a norm is taken of, by vectors and, where they do not fit, by elements: a row as it is; a
+// sum, which is kept in x; the same with y normed before.
+struct Stored {
+  const float* x;
+  HWY_INLINE VF vector(std::size_t i) const { return hn::LoadU(DF(), x + i); }
+  float element(std::size_t i) const { return x[i]; }
+};
+
+struct Sum {
+  const float* y;
+  float* x;
+  HWY_INLINE VF vector(std::size_t i) const {
+    const VF sum = hn::Add(hn::LoadU(DF(), x + i), hn::LoadU(DF(), y + i));
+    hn::StoreU(sum, DF(), x + i);
+    return sum;
+  }
+  float element(std::size_t i) const { return x[i] += y[i]; }
+};
+
+struct SumWithNorm {
+  const float* y;
+  float factor;
+  const float* weight;
+  float* x;
+  HWY_INLINE VF vector(std::size_t i) const {
+    const VF scaled = hn::Mul(hn::LoadU(DF(), y + i), hn::Set(DF(), factor));
+    const VF normed = hn::Mul(scaled, hn::LoadU(DF(), weight + i));
+    const VF sum = hn::Add(hn::LoadU(DF(), x + i), normed);
+    hn::StoreU(sum, DF(), x + i);
+    return sum;
+  }
+  float element(std::size_t i) const { return x[i] += y[i] * factor * weight[i]; }
+};
+
+// 1 / √(mean of squares + epsilon)
+template <typename Values>
+float rms_factor(const Values& values, std::size_t width, float epsilon) {
   const DF d;
   VF squares = hn::Zero(d);
   std::size_t i = 0;
   for (; i + kLanes <= width; i += kLanes) {
-    const VF v = hn::LoadU(d, x + i);
+    const VF v = values.vector(i);
     squares = hn::MulAdd(v, v, squares);
   }
   double sum = hn::GetLane(hn::SumOfLanes(d, squares));
-  for (; i < width; ++i) sum += static_cast<double>(x[i]) * x[i];
-  const auto factor = static_cast<float>(1 / std::sqrt(sum / static_cast<double>(width) + epsilon));
+  for (; i < width; ++i) {
+    const double v = values.element(i);
+    sum += v * v;
+  }
+  return static_cast<float>(1 / std::sqrt(sum / static_cast<double>(width) + epsilon));
+}
 
+// y = x · factor ∘ weight
+void scale_row(const float* x, float factor, const float* weight, std::size_t width, float* y) {
+  const DF d;
   const VF factors = hn::Set(d, factor);
-  for (i = 0; i + kLanes <= width; i += kLanes) {
+  std::size_t i = 0;
+  for (; i + kLanes <= width; i += kLanes) {
     const VF v = hn::Mul(hn::LoadU(d, x + i), factors);
     hn::StoreU(hn::Mul(v, hn::LoadU(d, weight + i)), d, y + i);
   }
   for (; i < width; ++i) y[i] = x[i] * factor * weight[i];
+}
+
+void rms_norm(const float* x, const float* weight, std::size_t width, float epsilon, float* y) {
+  scale_row(x, rms_factor(Stored{x}, width, epsilon), weight, width, y);
+}
+
+void add_rms_norm(const float* y, const float* post, const float* weight, std::size_t width,
+                  float epsilon, float* x, float* normed) {
+  float factor;
+  if (post == nullptr) {
+    factor = rms_factor(Sum{y, x}, width, epsilon);
+  } else {
+    const float y_factor = rms_factor(Stored{y}, width, epsilon);
+    factor = rms_factor(SumWithNorm{y, y_factor, post, x}, width, epsilon);
+  }
+  scale_row(x, factor, weight, width, normed);
 }
 
 void rope_halves(const float* cosines, const float* sines, std::size_t pairs, float* head) {
@@ -185,6 +245,7 @@ void add_scaled(float factor, const float* x, std::size_t count, float* y) {
 }
 
 constexpr RowKernels kRowKernels = {.rms_norm = rms_norm,
+                                    .add_rms_norm = add_rms_norm,
                                     .rope_halves = rope_halves,
                                     .rope_interleaved = rope_interleaved,
                                     .silu_gate = gate<Silu>,

@@ -10,6 +10,11 @@ struct RowKernels {
   // y = x / √(mean(x²) + epsilon) ∘ weight; y may be x.
   void (*rms_norm)(const float* x, const float* weight, std::size_t width, float epsilon, float* y);
 
+  // x += y, or the norm of y by `post` unless that is null; then normed = rms_norm(x). The bits are
+  // those of these steps one after the other.
+  void (*add_rms_norm)(const float* y, const float* post, const float* weight, std::size_t width,
+                       float epsilon, float* x, float* normed);
+
   // Turns pair i of `head` by the angle with `cosines[i]` and `sines[i]`. Pairs are (i, i + pairs),
   // or (2i, 2i + 1).
   void (*rope_halves)(const float* cosines, const float* sines, std::size_t pairs, float* head);

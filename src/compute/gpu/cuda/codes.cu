@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <limits>
 #include <string>
+#include <type_traits>
 
 #include "compute/gpu/cuda/codes_arrange.cuh"
 #include "compute/gpu/cuda/overlap.cuh"
@@ -38,6 +39,7 @@ struct Kernels {
   int parts;                // threads that arrange a tile
   int sum_lanes;            // of `prepare`, whose codes' sums belong together
   bool grouped;             // it keeps scales apart, in groups of a size of the matrix
+  int shared_bytes;         // that a block has beside stages
   int (*tile_bytes)(const FormatArguments&);
   void (*arrange)(Weights matrix, FormatArguments format, std::uint8_t* to, int stages,
                   long long tiles);
@@ -71,7 +73,6 @@ struct Arguments {
 namespace {
 
 constexpr int kThreads = (kWarps + 1) * 32;
-#endif
 constexpr int kBlocksPerProcessor = 2;
 constexpr int kMostRing = 8;
 
@@ -160,28 +161,86 @@ __device__ inline void multiply(float (&d)[4], const std::uint32_t (&a)[4], std:
 template <typename Format>
 constexpr int kSumLanes = (Format::kGroup < kUnit ? Format::kGroup : kUnit) / 4;
 
+// A tile's scales and offsets as floats, where a warp shares them: of each row those of all groups.
+template <typename Format>
+struct SharedNumbers {
+  static constexpr int kEach = Format::kOffset ? 2 : 1;
+  static constexpr int kGroups = Format::kUnits * kUnit / Format::kGroup;
+  // An odd number of 16 bytes: rows then do not meet in a bank.
+  static constexpr int kRowBytes = (((kGroups * kEach * 4 + 15) / 16) | 1) * 16;
+  static constexpr int kBytes = kTileRows * kRowBytes;
+};
+
+// Copies of as many bytes at once as there are.
+template <int kFloats>
+__device__ inline void read_floats(float (&to)[kFloats], const std::uint8_t* from) {
+  using Piece =
+      std::conditional_t<kFloats % 4 == 0, float4, std::conditional_t<kFloats == 2, float2, float>>;
+#pragma unroll
+  for (int i = 0; i < kFloats * 4; i += sizeof(Piece)) {
+    *reinterpret_cast<Piece*>(reinterpret_cast<std::uint8_t*>(to) + i) = load<Piece>(from + i);
+  }
+}
+template <int kFloats>
+__device__ inline void write_floats(std::uint8_t* to, const float (&from)[kFloats]) {
+  using Piece =
+      std::conditional_t<kFloats % 4 == 0, float4, std::conditional_t<kFloats == 2, float2, float>>;
+#pragma unroll
+  for (int i = 0; i < kFloats * 4; i += sizeof(Piece)) {
+    *reinterpret_cast<Piece*>(to + i) =
+        *reinterpret_cast<const Piece*>(reinterpret_cast<const std::uint8_t*>(from) + i);
+  }
+}
+
+// A lane computes those of half the groups of a row.
+template <typename Format>
+__device__ inline void share_numbers(std::uint8_t* to, const std::uint8_t* header,
+                                     const FormatArguments& format, int lane) {
+  using Shared = SharedNumbers<Format>;
+  constexpr int kEach = Shared::kEach;
+  const int row = lane % kTileRows;
+  const int half = lane / kTileRows;
+  const typename Format::Numbers numbers(header, row, half, format);
+  alignas(16) float floats[Shared::kGroups / 2 * kEach];
+#pragma unroll
+  for (int g = 0; g < Shared::kGroups / 2; ++g) {
+    floats[g * kEach] = numbers.scale(g);
+    if constexpr (Format::kOffset) floats[g * kEach + 1] = numbers.offset(g);
+  }
+  write_floats(to + row * Shared::kRowBytes + half * sizeof(floats), floats);
+}
+
 // Adds a stage's products to a lane's totals, of outputs lane / 4 and lane / 4 + 8 of the warp's
-// tile and rows 8f + lane % 4 · 2 and the next.
+// tile and rows 8f + lane % 4 · 2 and the next. `shared` is the warp's own.
 template <typename Format, int kColumns, int kFragments>
 __device__ inline void multiply_stage(float (&total)[kFragments][4], const std::uint8_t* tile,
-                                      const std::uint8_t* activations,
+                                      const std::uint8_t* activations, std::uint8_t* shared,
                                       const FormatArguments& format, int lane) {
   using Bits = typename Format::Bits;
   using Unit = ActivationUnit<kColumns>;
+  using Shared = SharedNumbers<Format>;
   constexpr int kGroup = Format::kGroup;
-  const std::uint8_t* header = tile + Format::kUnits * kUnit * kTileRows * Bits::kBits / 8;
-  const typename Format::Row above(header, lane / 4, format);
-  const typename Format::Row below(header, lane / 4 + 8, format);
+  constexpr int kUnitGroups = kUnit / kGroup;
+  constexpr int kEach = Shared::kEach;
+  share_numbers<Format>(shared, tile + Format::kUnits * kUnit * kTileRows * Bits::kBits / 8, format,
+                        lane);
+  __syncwarp();
   const std::uint8_t* operand = activations + (lane / 4 % kColumns * 4 + lane % 4) * 16;
-  const std::uint8_t* numbers = activations + lane % 4 * 2 % kColumns * 4;
+  const std::uint8_t* sums_of_rows = activations + lane % 4 * 2 % kColumns * 4;
 #pragma unroll
   for (int u = 0; u < Format::kUnits; ++u) {
+    alignas(16) float numbers[2][kUnitGroups * kEach];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      read_floats(numbers[i],
+                  shared + (lane / 4 + 8 * i) * Shared::kRowBytes + u * sizeof(numbers[i]));
+    }
     const auto unit = [&](int f) { return (u * kFragments + f) * Unit::kBytes; };
     float acc[kFragments][4] = {};
     float d[kFragments][4];
     // Of group i of the unit.
     const auto sums = [&](int f, int i, int which) {
-      return load<float2>(numbers + unit(f) + which + i * kColumns * 4);
+      return load<float2>(sums_of_rows + unit(f) + which + i * kColumns * 4);
     };
     const auto begin = [&](int i) {
 #pragma unroll
@@ -192,22 +251,17 @@ __device__ inline void multiply_stage(float (&total)[kFragments][4], const std::
       }
     };
     const auto end = [&](int i) {
-      const int group = u * (kUnit / kGroup) + i;
-      const float scale[2] = {above.scale(group), below.scale(group)};
-      float offset[2] = {};
-      if constexpr (Format::kOffset) {
-        offset[0] = above.offset(group);
-        offset[1] = below.offset(group);
-      }
 #pragma unroll
       for (int f = 0; f < kFragments; ++f) {
 #pragma unroll
-        for (int j = 0; j < 4; ++j) acc[f][j] = fmaf(scale[j / 2], d[f][j], acc[f][j]);
+        for (int j = 0; j < 4; ++j) {
+          acc[f][j] = fmaf(numbers[j / 2][i * kEach], d[f][j], acc[f][j]);
+        }
         if constexpr (Format::kOffset) {
           const float2 sum = sums(f, i, Unit::kSums);
 #pragma unroll
           for (int j = 0; j < 4; ++j) {
-            acc[f][j] = fmaf(offset[j / 2], j % 2 == 0 ? sum.x : sum.y, acc[f][j]);
+            acc[f][j] = fmaf(numbers[j / 2][i * kEach + 1], j % 2 == 0 ? sum.x : sum.y, acc[f][j]);
           }
         }
       }
@@ -234,7 +288,7 @@ __device__ inline void multiply_stage(float (&total)[kFragments][4], const std::
     }
 #pragma unroll
     for (int f = 0; f < kFragments; ++f) {
-      const auto scale = load<float2>(numbers + unit(f) + Unit::kScales);
+      const auto scale = load<float2>(sums_of_rows + unit(f) + Unit::kScales);
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         total[f][j] = fmaf(acc[f][j], j % 2 == 0 ? scale.x : scale.y, total[f][j]);
@@ -385,6 +439,7 @@ __device__ inline void finish_tile(const Arguments& args, const float (&total)[k
 template <typename Format, int kColumns, int kFragments>
 __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor) product(const Arguments args) {
   extern __shared__ __align__(128) std::uint8_t memory[];
+  __shared__ __align__(16) std::uint8_t shared_numbers[kWarps][SharedNumbers<Format>::kBytes];
   const int tile_bytes = tile_bytes_of<Format>(args.format);
   const int weight_bytes = tile_bytes * kWarps;
   constexpr int kActivationBytes = Format::kUnits * kFragments * ActivationUnit<kColumns>::kBytes;
@@ -451,10 +506,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor) product(const A
     const std::uint8_t* activations =
         args.activations + static_cast<std::size_t>(stage % args.tile_stages) * kActivationBytes;
 #endif
-    multiply_stage<Format, kColumns>(total, weights + warp * tile_bytes, activations, args.format,
-                                     lane);
+    multiply_stage<Format, kColumns>(total, weights + warp * tile_bytes, activations,
+                                     shared_numbers[warp], args.format, lane);
+    __syncwarp();  // before the stage's memory and the warp's numbers are written again
 #if __CUDA_ARCH__ >= 900
-    __syncwarp();
     if (lane == 0) barrier_arrive(&empty[slot]);
 #endif
     if ((stage + 1) % args.tile_stages == 0 || i + 1 == count) {
@@ -484,6 +539,7 @@ Kernels kernels_of(std::string_view name, std::uint32_t bits = 0, bool grouped =
           .parts = Format::kUnits * kUnit * kTileRows * Format::Bits::kBits / 32 + kTileRows,
           .sum_lanes = kSumLanes<Format>,
           .grouped = grouped,
+          .shared_bytes = kWarps * SharedNumbers<Format>::kBytes,
           .tile_bytes = tile_bytes_of<Format>,
           .arrange = arrange_kernel<Format>,
           .decode = decode_kernel<Format>,
@@ -648,15 +704,15 @@ Status project(std::span<const Part> parts, const float* x, std::uint32_t rows, 
   args.tile_stages = shape.tile_stages;
   const int stage_bytes =
       kernels.tile_bytes(args.format) * kWarps + kernels.units * unit_bytes(room);
-  constexpr int kReserved = 2048;  // of a block: CUDA's own, and the barriers
+  const int reserved = 2048 + kernels.shared_bytes;  // of a block: CUDA's own, barriers, numbers
   args.ring =
-      std::min(kMostRing, (limits.shared_bytes / kBlocksPerProcessor - kReserved) / stage_bytes);
+      std::min(kMostRing, (limits.shared_bytes / kBlocksPerProcessor - reserved) / stage_bytes);
   if (args.ring < 1 || limits.multiprocessors > static_cast<int>(kMostProcessors)) {
     return work_error(
         "codes: this GPU has {} multiprocessors of {} bytes of shared memory, expected "
         "at most {} of at least {}",
         limits.multiprocessors, limits.shared_bytes, kMostProcessors,
-        kBlocksPerProcessor * (stage_bytes + kReserved));
+        kBlocksPerProcessor * (stage_bytes + reserved));
   }
   const int shared_bytes = limits.major == 9 ? args.ring * stage_bytes : 0;
   const auto kernel = room == 2 ? kernels.few : room == 8 ? kernels.some : kernels.many;
@@ -667,8 +723,11 @@ Status project(std::span<const Part> parts, const float* x, std::uint32_t rows, 
       room == 2 ? prepare<2> : prepare<8>, dim3(shape.units, room / 2), 64, 0, limits, stream, x,
       activations, static_cast<int>(rows), static_cast<int>(layer.inputs), kernels.sum_lanes,
       kernels.unit_factor, kernels.bias));
-  const int blocks =
-      std::min(kBlocksPerProcessor * limits.multiprocessors, args.tiles * args.tile_stages);
+  // Where blocks that fill nearly all of the GPU can each have an equal part of one tile, they do:
+  // a run that ends within a tile and goes on in the next has two parts to finish.
+  const int most = kBlocksPerProcessor * limits.multiprocessors;
+  const int even = most / args.tiles * args.tiles;
+  const int blocks = std::min(even * 16 >= most * 15 ? even : most, args.tiles * args.tile_stages);
   return launch_overlapping(kernel, dim3(blocks), kThreads, shared_bytes, limits, stream, args);
 }
 

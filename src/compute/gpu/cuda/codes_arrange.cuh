@@ -92,18 +92,22 @@ __global__ void __launch_bounds__(kWarps * 32)
       weights + ((static_cast<std::size_t>(tile) * tile_stages + blockIdx.x) * kWarps + warp) *
                     tile_bytes_of<Format>(format);
   const std::uint8_t* header = from + Format::kUnits * kUnit * kTileRows * Bits::kBits / 8;
-  const typename Format::Row rows[2] = {typename Format::Row(header, lane / 4, format),
-                                        typename Format::Row(header, lane / 4 + 8, format)};
   const float factor = *to.factor;
+  constexpr int kHalf = Format::kUnits * kUnit / 2;  // of the tile's inputs
 #pragma unroll
   for (int step = 0; step < 4 * Format::kUnits; ++step) {
+    const int half = 32 * step / kHalf;
+    const typename Format::Numbers numbers[2] = {
+        typename Format::Numbers(header, lane / 4, half, format),
+        typename Format::Numbers(header, lane / 4 + 8, half, format)};
     Pairs a;
     Bits::read(a, from, lane, step, Format::kUnits);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int in_stage = 32 * step + 16 * (i / 2);
-      const float scale = rows[i % 2].scale(in_stage / kGroup);
-      const float offset = Format::kOffset ? rows[i % 2].offset(in_stage / kGroup) : 0.0f;
+      const int group = (in_stage - half * kHalf) / kGroup;
+      const float scale = numbers[i % 2].scale(group);
+      const float offset = Format::kOffset ? numbers[i % 2].offset(group) : 0.0f;
       std::uint32_t halves[2] = {};
 #pragma unroll
       for (int c = 0; c < 4; ++c) {

@@ -40,7 +40,7 @@ __device__ inline float low_half(std::uint32_t word) {
   return __half2float(__ushort_as_half(static_cast<unsigned short>(word)));
 }
 __device__ inline float high_half(std::uint32_t word) { return low_half(word >> 16); }
-__device__ inline float half_in(const std::uint32_t (&words)[4], int i) {
+__device__ inline float half_in(const std::uint32_t (&words)[2], int i) {
   return i % 2 == 0 ? low_half(words[i / 2]) : high_half(words[i / 2]);
 }
 // 2²³ + byte i of a word.
@@ -259,22 +259,19 @@ struct HalfScales : BlockFormat<Block, kTileRows * 8 * kUnits_*(kOffsets ? 2 : 1
   static constexpr bool kOffset = kOffsets;
   static constexpr int kRowBytes = 8 * kUnits;
 
-  struct Row {
-    std::uint32_t scales[4], offsets[4];
-    __device__ Row(const std::uint8_t* header, int row, const FormatArguments&) {
-      read(scales, header + row * kRowBytes);
-      if constexpr (kOffsets) read(offsets, header + (kTileRows + row) * kRowBytes);
+  struct Numbers {
+    std::uint32_t scales[2], offsets[2];
+    __device__ Numbers(const std::uint8_t* header, int row, int half, const FormatArguments&) {
+      const std::uint8_t* from = header + row * kRowBytes + half * (kRowBytes / 2);
+      read(scales, from);
+      if constexpr (kOffsets) read(offsets, from + kTileRows * kRowBytes);
     }
-    static __device__ void read(std::uint32_t (&to)[4], const std::uint8_t* from) {
-      const uint2 a = load<uint2>(from);
-      to[0] = a.x, to[1] = a.y;
-      if constexpr (kUnits == 2) {
-        const uint2 b = load<uint2>(from + 8);
-        to[2] = b.x, to[3] = b.y;
-      }
+    static __device__ void read(std::uint32_t (&to)[2], const std::uint8_t* from) {
+      to[0] = load<std::uint32_t>(from);
+      if constexpr (kUnits == 2) to[1] = load<std::uint32_t>(from + 4);
     }
-    __device__ float scale(int group) const { return half_in(scales, group); }
-    __device__ float offset(int group) const { return half_in(offsets, group); }
+    __device__ float scale(int g) const { return half_in(scales, g); }
+    __device__ float offset(int g) const { return half_in(offsets, g); }
   };
   static __device__ void header(std::uint8_t* to, int r, const SourceRow& source,
                                 const FormatArguments&) {
@@ -302,26 +299,20 @@ struct KWithMinimum : BlockFormat<Block, kTileRows * 16> {
   using Bits = Codes_;
   static constexpr bool kOffset = true;
 
-  struct Row {
-    std::uint32_t scales[2], minima[2];
+  struct Numbers {
+    std::uint32_t scales, minima;
     float d, d_above, m, m_above;
-    __device__ Row(const std::uint8_t* header, int row, const FormatArguments&) {
+    __device__ Numbers(const std::uint8_t* header, int row, int half, const FormatArguments&) {
       const uint4 u = load<uint4>(header + row * 16);
       d = low_half(u.x);
       m = -high_half(u.x);
       d_above = -kTwo23 * d;
       m_above = -kTwo23 * m;
-      scales[0] = u.y & 0x3f3f3f3f;
-      minima[0] = u.z & 0x3f3f3f3f;
-      scales[1] = (u.w & 0x0f0f0f0f) | (u.y >> 2 & 0x30303030);
-      minima[1] = (u.w >> 4 & 0x0f0f0f0f) | (u.z >> 2 & 0x30303030);
+      scales = half == 0 ? u.y & 0x3f3f3f3f : (u.w & 0x0f0f0f0f) | (u.y >> 2 & 0x30303030);
+      minima = half == 0 ? u.z & 0x3f3f3f3f : (u.w >> 4 & 0x0f0f0f0f) | (u.z >> 2 & 0x30303030);
     }
-    __device__ float scale(int g) const {
-      return fmaf(d, byte_above(scales[g / 4], g % 4), d_above);
-    }
-    __device__ float offset(int g) const {
-      return fmaf(m, byte_above(minima[g / 4], g % 4), m_above);
-    }
+    __device__ float scale(int g) const { return fmaf(d, byte_above(scales, g), d_above); }
+    __device__ float offset(int g) const { return fmaf(m, byte_above(minima, g), m_above); }
   };
   static __device__ void header(std::uint8_t* to, int r, const SourceRow& source,
                                 const FormatArguments&) {
@@ -344,13 +335,12 @@ __device__ inline Codes at(Codes block, int offset) {
 struct CodesQ6_K : BlockFormat<Q6_K, kTileRows * 18> {
   using Bits = Planes<4, 2, true>;
   static constexpr int kGroup = 16;
-  struct Row {
-    std::uint32_t scales[4];
+  struct Numbers {
+    std::uint32_t scales[2];
     float d;
-    __device__ Row(const std::uint8_t* header, int row, const FormatArguments&) {
-      const uint4 u = load<uint4>(header + row * 16);
+    __device__ Numbers(const std::uint8_t* header, int row, int half, const FormatArguments&) {
+      const uint2 u = load<uint2>(header + row * 16 + half * 8);
       scales[0] = u.x ^ 0x80808080, scales[1] = u.y ^ 0x80808080;
-      scales[2] = u.z ^ 0x80808080, scales[3] = u.w ^ 0x80808080;
       d = low_half(load<std::uint16_t>(header + kTileRows * 16 + row * 2));
     }
     __device__ float scale(int g) const {
@@ -368,18 +358,16 @@ struct CodesQ6_K : BlockFormat<Q6_K, kTileRows * 18> {
 struct CodesQ3_K : BlockFormat<Q3_K, kTileRows * 14> {
   using Bits = Planes<2, 1, true>;
   static constexpr int kGroup = 16;
-  struct Row {
-    std::uint32_t scales[4];
+  struct Numbers {
+    std::uint32_t scales[2];
     float d;
-    __device__ Row(const std::uint8_t* header, int row, const FormatArguments&) {
+    __device__ Numbers(const std::uint8_t* header, int row, int half, const FormatArguments&) {
       const std::uint8_t* from = header + row * 12;
-      const auto u0 = load<std::uint32_t>(from);
-      const auto u1 = load<std::uint32_t>(from + 4);
-      const auto u2 = load<std::uint32_t>(from + 8);
+      const auto u0 = load<std::uint32_t>(from) >> (4 * half);
+      const auto u1 = load<std::uint32_t>(from + 4) >> (4 * half);
+      const auto u2 = load<std::uint32_t>(from + 8) >> (4 * half);
       scales[0] = (u0 & 0x0f0f0f0f) | (u2 << 4 & 0x30303030);
       scales[1] = (u1 & 0x0f0f0f0f) | (u2 << 2 & 0x30303030);
-      scales[2] = (u0 >> 4 & 0x0f0f0f0f) | (u2 & 0x30303030);
-      scales[3] = (u1 >> 4 & 0x0f0f0f0f) | (u2 >> 2 & 0x30303030);
       d = low_half(load<std::uint16_t>(header + kTileRows * 12 + row * 2));
     }
     __device__ float scale(int g) const {
@@ -398,12 +386,12 @@ struct CodesQ2_K : BlockFormat<Q2_K, kTileRows * 20> {
   using Bits = Planes<2, 0, false>;
   static constexpr int kGroup = 16;
   static constexpr bool kOffset = true;
-  struct Row {
-    std::uint32_t groups[4];
+  struct Numbers {
+    std::uint32_t groups[2];
     float d, d_above, m, m_above;
-    __device__ Row(const std::uint8_t* header, int row, const FormatArguments&) {
-      const uint4 u = load<uint4>(header + row * 16);
-      groups[0] = u.x, groups[1] = u.y, groups[2] = u.z, groups[3] = u.w;
+    __device__ Numbers(const std::uint8_t* header, int row, int half, const FormatArguments&) {
+      const uint2 u = load<uint2>(header + row * 16 + half * 8);
+      groups[0] = u.x, groups[1] = u.y;
       const auto factors = load<std::uint32_t>(header + kTileRows * 16 + row * 4);
       d = low_half(factors);
       m = -high_half(factors);
@@ -427,9 +415,9 @@ struct CodesQ2_K : BlockFormat<Q2_K, kTileRows * 20> {
 struct CodesQ8_K : BlockFormat<Q8_K, kTileRows * 4> {
   using Bits = Planes<8, 0, true>;
   static constexpr int kGroup = 128;
-  struct Row {
+  struct Numbers {
     float d;
-    __device__ Row(const std::uint8_t* header, int row, const FormatArguments&)
+    __device__ Numbers(const std::uint8_t* header, int row, int, const FormatArguments&)
         : d(load<float>(header + row * 4)) {}
     __device__ float scale(int) const { return d; }
     __device__ float offset(int) const { return 0; }
@@ -442,14 +430,14 @@ struct CodesQ8_K : BlockFormat<Q8_K, kTileRows * 4> {
 
 struct CodesIQ4_XS : BlockFormat<IQ4_XS, kTileRows * 8> {
   using Bits = Iq4Levels;
-  struct Row {
+  struct Numbers {
     std::uint32_t low, high;
     float d;
-    __device__ Row(const std::uint8_t* header, int row, const FormatArguments&) {
+    __device__ Numbers(const std::uint8_t* header, int row, int half, const FormatArguments&) {
       const uint2 u = load<uint2>(header + row * 8);
       d = low_half(u.x);
-      high = u.x >> 16;
-      low = u.y;
+      high = u.x >> (16 + 8 * half);
+      low = u.y >> (16 * half);
     }
     __device__ float scale(int g) const {
       const std::uint32_t code = (low >> (4 * g) & 15) | (high >> (2 * g) & 3) << 4;
@@ -472,17 +460,14 @@ struct FewScales : BlockFormat<Block, kTileRows * 2 * kScales> {
   using Bits = Codes_;
   static constexpr int kGroup = kGroup_;
   static constexpr bool kOffset = true;
-  struct Row {
-    float d[kScales];
-    __device__ Row(const std::uint8_t* header, int row, const FormatArguments&) {
-#pragma unroll
-      for (int i = 0; i < kScales; ++i) {
-        d[i] = low_half(load<std::uint16_t>(header + (row * kScales + i) * 2));
-      }
+  struct Numbers {
+    std::uint32_t scales[2];
+    __device__ Numbers(const std::uint8_t* header, int row, int half, const FormatArguments&) {
+      const std::uint8_t* from = header + row * kScales * 2 + half * kScales / 2 * 2;
+      scales[0] = kScales == 4 ? load<std::uint32_t>(from) : load<std::uint16_t>(from);
     }
-    __device__ float at_group(int g) const { return d[g * kGroup / (256 / kScales)]; }
-    __device__ float scale(int g) const { return at_group(g) * (kStep); }
-    __device__ float offset(int g) const { return at_group(g) * -kLess; }
+    __device__ float scale(int g) const { return half_in(scales, g) * kStep; }
+    __device__ float offset(int g) const { return half_in(scales, g) * -kLess; }
   };
   static __device__ void header(std::uint8_t* to, int r, const SourceRow& source,
                                 const FormatArguments&) {
@@ -501,13 +486,12 @@ struct CodesQ1_0 : FewScales<Q1_0, Planes<1, 0, false>, 2, 0, 2, 1, 128> {};
 struct CodesMXFP4 : BlockFormat<MXFP4, kTileRows * 8> {
   using Bits = E2m1;
   static constexpr float kFactor = 0x1p14f;
-  struct Row {
-    uint2 exponents;
-    __device__ Row(const std::uint8_t* header, int row, const FormatArguments&)
-        : exponents(load<uint2>(header + row * 8)) {}
+  struct Numbers {
+    std::uint32_t exponents;
+    __device__ Numbers(const std::uint8_t* header, int row, int half, const FormatArguments&)
+        : exponents(load<std::uint32_t>(header + row * 8 + half * 4)) {}
     __device__ float scale(int g) const {
-      const std::uint32_t word = g < 4 ? exponents.x : exponents.y;
-      const std::uint32_t bits = (g % 4 == 3 ? word >> 1 : word << (23 - g % 4 * 8)) & 0x7f800000;
+      const std::uint32_t bits = (g == 3 ? exponents >> 1 : exponents << (23 - g * 8)) & 0x7f800000;
       return __uint_as_float(max(bits, 0x00400000u));  // 2^(code − 127), also of code 0
     }
     __device__ float offset(int) const { return 0; }
@@ -522,11 +506,11 @@ struct CodesNVFP4 : BlockFormat<NVFP4, kTileRows * 16> {
   using Bits = E2m1;
   static constexpr int kGroup = 16;
   static constexpr float kFactor = 0x1p22f;
-  struct Row {
-    std::uint32_t scales[4];
-    __device__ Row(const std::uint8_t* header, int row, const FormatArguments&) {
-      const uint4 u = load<uint4>(header + row * 16);
-      scales[0] = u.x, scales[1] = u.y, scales[2] = u.z, scales[3] = u.w;
+  struct Numbers {
+    std::uint32_t scales[2];
+    __device__ Numbers(const std::uint8_t* header, int row, int half, const FormatArguments&) {
+      const uint2 u = load<uint2>(header + row * 16 + half * 8);
+      scales[0] = u.x, scales[1] = u.y;
     }
     __device__ float scale(int g) const {
       // E4M3's bits at their places in a half are the number by 2⁻⁸.
@@ -548,7 +532,7 @@ struct CodesNVFP4 : BlockFormat<NVFP4, kTileRows * 16> {
 
 // --- Scales apart: MLX, GPTQ, AWQ, compressed-tensors --------------------------------------------
 
-// A word for each group: a half or bfloat16, and another of these (MLX) or the zero point.
+// A word for each group: a half or bfloat16, and another of these (MLX) or the zero point, a half.
 template <int kUpper, int kLower, bool kZeroPoints>
 struct GroupPairs : Usual {
   using Bits = Planes<kUpper, kLower, false>;
@@ -556,16 +540,18 @@ struct GroupPairs : Usual {
   static __host__ __device__ int header_bytes(const FormatArguments& format) {
     return kTileRows * 4 * static_cast<int>(format.tile_groups);
   }
-  struct Row {
+  struct Numbers {
     const std::uint8_t* pairs;
+    int first;
     std::uint32_t shift;
     bool wide;
-    __device__ Row(const std::uint8_t* header, int row, const FormatArguments& format)
+    __device__ Numbers(const std::uint8_t* header, int row, int half, const FormatArguments& format)
         : pairs(header + row * 4 * format.tile_groups),
+          first(half * (Usual::kUnits * 2)),
           shift(format.group_shift),
           wide(format.scale_type == 1) {}
     __device__ std::uint32_t pair(int g) const {
-      return load<std::uint32_t>(pairs + (g >> shift) * 4);
+      return load<std::uint32_t>(pairs + ((first + g) >> shift) * 4);
     }
     __device__ float number(std::uint32_t bits) const {
       return wide ? __uint_as_float(bits << 16) : low_half(bits);
@@ -574,7 +560,7 @@ struct GroupPairs : Usual {
     __device__ float offset(int g) const {
       const std::uint32_t word = pair(g);
       if constexpr (kZeroPoints) {
-        return number(word) * -static_cast<float>(word >> 16);
+        return number(word) * -high_half(word);
       } else {
         return number(word >> 16);
       }
@@ -623,7 +609,9 @@ struct CodesInt4 : GroupPairs<4, 0, true> {
     CodesInt4::fill_header(to, r, source, format, [&](std::uint32_t col) {
       const std::uint32_t group = int4_group(w, col);
       return bits16(format, Stored::scale(w, source.row, group)) |
-             Stored::zero(w, source.row, group) << 16;
+             static_cast<std::uint32_t>(__half_as_ushort(
+                 __float2half_rn(static_cast<float>(Stored::zero(w, source.row, group)))))
+                 << 16;
     });
   }
   template <typename>

@@ -17,7 +17,9 @@
 #include <cuda_fp16.h>
 
 #include <algorithm>
+#include <iterator>
 #include <string>
+#include <vector>
 
 #include "compute/gpu/cuda/exl3_mul1.h"
 #include "compute/gpu/cuda/overlap.cuh"
@@ -72,18 +74,36 @@ __device__ inline RowFactors factors_of(const RowSlice& row) {
           kMeanBytes * row.low, sum * kOffset};
 }
 
-struct Arguments {
+// A part's matrix.
+struct MatrixArguments {
   const std::uint32_t* weights;
   const __half* suh;
   const __half* svh;
   const float* bias;
-  const float* x;
   float* y;
+  int outputs;
+};
+
+// Outputs are those of all parts, padded, one part after the other.
+struct Arguments {
+  MatrixArguments matrices[kMostParts];
+  int first_outputs[kMostParts + 1];  // of each part; of those that are not there, the end of all
+  const float* x;
   int* arrived;    // [groups]: units of work done; zero between calls
   float* partial;  // [slices, rows, padded_outputs]
-  int rows, inputs, outputs, padded_inputs, padded_outputs;
+  int parts, rows, inputs, padded_inputs, padded_outputs;
   bool aligned;  // whether four activations can be read at once
 };
+
+// The part that has an output.
+__device__ inline int part_of(const Arguments& args, int output) {
+  int part = 0;
+#pragma unroll
+  for (int i = 1; i < static_cast<int>(kMostParts); ++i) {
+    if (output >= args.first_outputs[i]) part = i;
+  }
+  return part;
+}
 
 // The 128-point Hadamard transform, without its factor, of kEach consecutive values of each of
 // 128 / kEach lanes: the same sums in the same order whatever kEach is.
@@ -111,8 +131,9 @@ __device__ inline void hadamard(float (&values)[kEach], int lane) {
 }
 
 // Four activations of a row, from input k on, times suh.
-__device__ inline void load_run(float (&values)[4], const Arguments& args, int row, int k) {
-  const uint2 packed = *reinterpret_cast<const uint2*>(args.suh + k);
+__device__ inline void load_run(float (&values)[4], const Arguments& args, const __half* suh,
+                                int row, int k) {
+  const uint2 packed = *reinterpret_cast<const uint2*>(suh + k);
   const float2 a = __half22float2(reinterpret_cast<const __half2&>(packed.x));
   const float2 b = __half22float2(reinterpret_cast<const __half2&>(packed.y));
   const float scale[4] = {a.x, a.y, b.x, b.y};
@@ -238,9 +259,10 @@ struct TilePair {
 };
 
 // How the work is divided. A unit is some pairs of tiles along the outputs over a whole slice. A
-// block has a contiguous run of units (slice by slice), which it does in rounds of units of one
-// slice, whose operand is in shared memory. The items of a round, each a unit in one quad, are
-// dealt to teams of warps in contiguous shares, and the teams' sums meet in shared memory.
+// block has a contiguous run of units (slice by slice, in each part by part), which it does in
+// rounds of units of one slice and part, whose operand is in shared memory. The items of a round,
+// each a unit in one quad, are dealt to teams of warps in contiguous shares, and the teams' sums
+// meet in shared memory.
 template <int kUnitPairs_, int kTeamWarps_, int kFragments_, int kSliceStart_>
 struct Division {
   static constexpr int kUnitPairs = kUnitPairs_;
@@ -261,11 +283,12 @@ struct Division {
 // A team's place in the block's run.
 template <typename D>
 struct Cursor {
+  const Arguments& args;
   int slice_units, total_quads, team;
-  int slice, unit, left;        // of the block
-  int units, quads, item, end;  // of the round; of the team's share
+  int slice, unit, left;              // of the block
+  int part, units, quads, item, end;  // of the round; of the team's share
 
-  __device__ Cursor(const Arguments& args, int first, int last) {
+  __device__ Cursor(const Arguments& args, int first, int last) : args(args) {
     slice_units = args.padded_outputs / D::kUnitOutputs;
     total_quads = args.padded_inputs / 64;
     team = threadIdx.x / (32 * D::kTeamWarps);
@@ -275,7 +298,9 @@ struct Cursor {
     if (left > 0) start_round();
   }
   __device__ void start_round() {
-    units = min(D::kRoundUnits, min(left, slice_units - unit));
+    part = part_of(args, unit * D::kUnitOutputs);
+    const int part_end = args.first_outputs[part + 1] / D::kUnitOutputs;
+    units = min(D::kRoundUnits, min(left, part_end - unit));
     quads = min(kSliceQuads, total_quads - slice * kSliceQuads);
     const int items = units * quads;
     item = items * team / D::kTeams;
@@ -305,15 +330,11 @@ __device__ inline int team_warp() {
 template <int kDoubleBits, typename D>
 struct Fetcher {
   static constexpr int kPairWords = kDoubleBits * 32;  // of a pair of tiles in a quad
-  const std::uint32_t* weights;
   Cursor<D> at;
   const std::uint32_t* from = nullptr;
   int run = 0;  // items to read before the unit ends, or the round
 
-  __device__ Fetcher(const Arguments& args, const Cursor<D>& start)
-      : weights(args.weights), at(start) {
-    seek();
-  }
+  __device__ explicit Fetcher(const Cursor<D>& start) : at(start) { seek(); }
   __device__ void seek() {
     while (at.left > 0 && at.item == at.end) at.next_round();
     if (at.left <= 0) return;
@@ -322,10 +343,11 @@ struct Fetcher {
     run = min(at.quads - quad, at.end - at.item);
     at.item += run;
     // Pairs of tiles lie in twos, quad by quad.
-    const int pair = (at.unit + unit) * D::kUnitPairs + team_warp<D>() * D::kWarpPairs;
+    const int pair = (at.unit + unit) * D::kUnitPairs + team_warp<D>() * D::kWarpPairs -
+                     at.args.first_outputs[at.part] / 32;
     const std::size_t two =
         static_cast<std::size_t>(pair / 2) * at.total_quads + at.slice * kSliceQuads + quad;
-    from = weights + (two * 2 + pair % 2) * kPairWords;
+    from = at.args.matrices[at.part].weights + (two * 2 + pair % 2) * kPairWords;
   }
   __device__ void fetch(TilePair<kDoubleBits> (&to)[D::kWarpPairs]) {
     if (at.left <= 0) return;
@@ -478,10 +500,13 @@ __device__ inline void finish_rows(const GroupList& claimed, const Arguments& ar
   const int tasks = claimed.length * args.rows;
   for (int task = threadIdx.x / 32; task < tasks; task += kWarps) {
     const int row = task % args.rows;
-    const int first = claimed.groups[task / args.rows] * kGroup + lane * 4;
-    const float* from = args.partial + static_cast<std::size_t>(row) * args.padded_outputs + first;
+    const int place = claimed.groups[task / args.rows] * kGroup + lane * 4;
+    const int part = part_of(args, place);
+    const MatrixArguments& matrix = args.matrices[part];
+    const int first = place - args.first_outputs[part];
+    const float* from = args.partial + static_cast<std::size_t>(row) * args.padded_outputs + place;
     const std::size_t slice_floats = static_cast<std::size_t>(args.rows) * args.padded_outputs;
-    const uint2 packed = *reinterpret_cast<const uint2*>(args.svh + first);
+    const uint2 packed = *reinterpret_cast<const uint2*>(matrix.svh + first);
     float values[4] = {};
     for (int slice = 0; slice < slices; slice += kTogether) {
       float4 four[kTogether];
@@ -501,12 +526,13 @@ __device__ inline void finish_rows(const GroupList& claimed, const Arguments& ar
     const float2 a = __half22float2(reinterpret_cast<const __half2&>(packed.x));
     const float2 b = __half22float2(reinterpret_cast<const __half2&>(packed.y));
     const float scale[4] = {a.x, a.y, b.x, b.y};
-    float* y = args.y + static_cast<std::size_t>(row) * args.outputs;
+    float* y = matrix.y + static_cast<std::size_t>(row) * matrix.outputs;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float value = values[i] * (scale[i] * kHadamardScale);
       const int output = first + i;
-      if (output < args.outputs) y[output] = value + (args.bias != nullptr ? args.bias[output] : 0);
+      if (output >= matrix.outputs) continue;
+      y[output] = value + (matrix.bias != nullptr ? matrix.bias[output] : 0);
     }
   }
 }
@@ -551,23 +577,31 @@ __device__ inline void clear(int* sums) {
   }
 }
 
-// A block's first unit. A block that goes on to another slice has less to multiply, as it rotates
-// that slice's activations too, which takes about as long as kSliceStart units.
+// A block's first unit. A block that goes on to another slice or part has less to multiply, as it
+// rotates its activations too, which takes about as long as kSliceStart units.
 template <typename D>
 __device__ inline int first_unit(const Arguments& args, unsigned block) {
   const int slices = (args.padded_inputs / 64 + kSliceQuads - 1) / kSliceQuads;
   const int slice_units = args.padded_outputs / D::kUnitOutputs;
-  const int slice_length = slice_units + D::kSliceStart;
+  const int slice_length = slice_units + args.parts * D::kSliceStart;
   const int place =
       static_cast<int>(static_cast<long long>(slice_length) * slices * block / gridDim.x);
-  return place / slice_length * slice_units + max(0, place % slice_length - D::kSliceStart);
+  const int in_slice = place % slice_length;
+  int unit = 0;
+#pragma unroll
+  for (int part = 0; part < static_cast<int>(kMostParts); ++part) {
+    const int first = args.first_outputs[part] / D::kUnitOutputs;
+    const int after_start = in_slice - first - (part + 1) * D::kSliceStart;
+    if (after_start >= -D::kSliceStart) unit = first + max(0, after_start);
+  }
+  return place / slice_length * slice_units + unit;
 }
 
 // Rotates the rows' activations of a slice and leaves the product's operand. A warp for each run of
 // 128 of a row at a time. `rows` is clear before.
 template <typename Product>
 __device__ inline void prepare(std::uint8_t* operand, RowSlice* rows, const Arguments& args,
-                               int slice) {
+                               const __half* suh, int slice) {
   constexpr int kRuns = kSlice / 128;
   constexpr int kRowStep = kWarps / kRuns;
   constexpr int kTasks = Product::D::kMostRows / kRowStep;
@@ -583,7 +617,7 @@ __device__ inline void prepare(std::uint8_t* operand, RowSlice* rows, const Argu
 #pragma unroll
     for (int task = 0; task < kTasks; ++task) {
       const int row = first_row + task * kRowStep;
-      if (row < args.rows) load_run(values[task], args, row, k);
+      if (row < args.rows) load_run(values[task], args, suh, row, k);
     }
 #pragma unroll
     for (int task = 0; task < kTasks; ++task) {
@@ -790,7 +824,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1) exl3_mul1_kernel(const Argumen
   const int last = first_unit<D>(args, blockIdx.x + 1);
   Cursor<D> at(args, first, last);
   // The weights do not depend on the kernel before.
-  Fetcher<Product::kBits, D> fetcher(args, at);
+  Fetcher<Product::kBits, D> fetcher(at);
   typename Product::Tiles tiles;
   fetcher.fetch(tiles);
   clear<D>(sums);
@@ -799,16 +833,18 @@ __global__ void __launch_bounds__(kWarps * 32, 1) exl3_mul1_kernel(const Argumen
 
   const Product product(memory);
   typename Product::Sums acc = {};
-  int loaded = -1;
+  int loaded_slice = -1;
+  int loaded_part = -1;
   while (at.left > 0) {
-    if (at.slice != loaded) {
+    if (at.slice != loaded_slice || at.part != loaded_part) {
       if (threadIdx.x < D::kMostRows) rows[threadIdx.x] = {};
       __syncthreads();
-      prepare<Product>(memory, rows, args, at.slice);
+      prepare<Product>(memory, rows, args, args.matrices[at.part].suh, at.slice);
       Product::publish();
       __syncthreads();
       if (threadIdx.x < D::kMostRows) factors[threadIdx.x] = factors_of(rows[threadIdx.x]);
-      loaded = at.slice;
+      loaded_slice = at.slice;
+      loaded_part = at.part;
     }
     run_share<Product::kBits, D>(at, fetcher, tiles, acc, sums, product);
     __syncthreads();
@@ -922,16 +958,40 @@ Status exl3_mul1_arrange(const Exl3Layer& layer, const std::uint32_t* trellis,
   return check(cudaGetLastError(), "exl3_mul1_arrange");
 }
 
-std::size_t exl3_mul1_workspace(const Exl3Layer& layer, std::uint32_t rows) {
-  return kCountBytes + sizeof(float) * slices_of(layer) * rows * layer.padded_outputs;
+Status check_exl3_mul1(std::span<const Exl3Part> parts) {
+  if (parts.empty() || parts.size() > kMostParts) {
+    return work_error("exl3_mul1: found {} parts, expected 1 to {}", parts.size(), kMostParts);
+  }
+  const Exl3Layer& first = parts.front().layer;
+  std::uint64_t outputs = 0;
+  for (const Exl3Part& part : parts) {
+    ESPALIER_CHECK(check_exl3_mul1(part.layer));
+    if (part.layer.double_bits != first.double_bits || part.layer.inputs != first.inputs ||
+        part.layer.padded_inputs != first.padded_inputs) {
+      return work_error("exl3_mul1: found parts of different rates or numbers of inputs");
+    }
+    outputs += part.layer.padded_outputs;
+  }
+  if (outputs > kMostFeatures) {
+    return work_error("exl3_mul1: found {} outputs in all, expected at most {}", outputs,
+                      kMostFeatures);
+  }
+  return {};
 }
 
-Status exl3_mul1(const Exl3Layer& layer, const float* x, std::uint32_t rows, float* y,
+std::size_t exl3_mul1_workspace(std::span<const Exl3Part> parts, std::uint32_t rows) {
+  std::size_t outputs = 0;
+  for (const Exl3Part& part : parts) outputs += part.layer.padded_outputs;
+  return kCountBytes + sizeof(float) * slices_of(parts.front().layer) * rows * outputs;
+}
+
+Status exl3_mul1(std::span<const Exl3Part> parts, const float* x, std::uint32_t rows,
                  void* workspace, cudaStream_t stream) {
-  ESPALIER_CHECK(check_exl3_mul1(layer));
+  ESPALIER_CHECK(check_exl3_mul1(parts));
   if (rows == 0 || rows > kExl3Rows) {
     return work_error("exl3_mul1: found {} rows, expected 1 to {}", rows, kExl3Rows);
   }
+  const Exl3Layer& layer = parts.front().layer;
   Limits limits;
   ESPALIER_CHECK(find_limits(limits));
   const Variant* variant = variant_for(layer, rows, limits);
@@ -942,27 +1002,34 @@ Status exl3_mul1(const Exl3Layer& layer, const float* x, std::uint32_t rows, flo
                         limits.block_shared_bytes);
     }
     for (std::uint32_t row = 0; row < rows; row += at_once) {
-      ESPALIER_CHECK(exl3_mul1(layer, x + std::size_t{row} * layer.inputs,
-                               std::min(at_once, rows - row), y + std::size_t{row} * layer.outputs,
-                               workspace, stream));
+      std::vector<Exl3Part> some(parts.begin(), parts.end());
+      for (Exl3Part& part : some) part.y += std::size_t{row} * part.layer.outputs;
+      ESPALIER_CHECK(exl3_mul1(some, x + std::size_t{row} * layer.inputs,
+                               std::min(at_once, rows - row), workspace, stream));
     }
     return {};
   }
   auto* base = static_cast<std::uint8_t*>(workspace);
   Arguments args{};
-  args.weights = layer.weights;
-  args.suh = reinterpret_cast<const __half*>(layer.suh);
-  args.svh = reinterpret_cast<const __half*>(layer.svh);
-  args.bias = layer.bias;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const Exl3Layer& part = parts[i].layer;
+    args.matrices[i] = {.weights = part.weights,
+                        .suh = reinterpret_cast<const __half*>(part.suh),
+                        .svh = reinterpret_cast<const __half*>(part.svh),
+                        .bias = part.bias,
+                        .y = parts[i].y,
+                        .outputs = static_cast<int>(part.outputs)};
+    args.first_outputs[i] = args.padded_outputs;
+    args.padded_outputs += static_cast<int>(part.padded_outputs);
+  }
+  std::fill(args.first_outputs + parts.size(), std::end(args.first_outputs), args.padded_outputs);
+  args.parts = static_cast<int>(parts.size());
   args.x = x;
-  args.y = y;
   args.arrived = reinterpret_cast<int*>(base);
   args.partial = reinterpret_cast<float*>(base + kCountBytes);
   args.rows = static_cast<int>(rows);
   args.inputs = static_cast<int>(layer.inputs);
-  args.outputs = static_cast<int>(layer.outputs);
   args.padded_inputs = static_cast<int>(layer.padded_inputs);
-  args.padded_outputs = static_cast<int>(layer.padded_outputs);
   args.aligned = layer.inputs % 4 == 0 && reinterpret_cast<std::uintptr_t>(x) % 16 == 0;
   ESPALIER_CHECK(
       check(cudaFuncSetAttribute(variant->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

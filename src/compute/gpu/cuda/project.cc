@@ -99,13 +99,22 @@ Exl3Layer exl3_layer(const Part& part) {
   return layer;
 }
 
-std::size_t exl3_mul1_workspace_of(const DeviceMatrix& weights, std::uint32_t rows) {
-  return exl3_mul1_workspace(exl3_layer(weights), rows);
+std::vector<Exl3Part> exl3_parts(std::span<const Part> parts) {
+  std::vector<Exl3Part> layers;
+  for (const Part& part : parts) layers.push_back({exl3_layer(part), part.y});
+  return layers;
+}
+
+bool exl3_mul1_joins(std::span<const Part> parts) {
+  return static_cast<bool>(check_exl3_mul1(exl3_parts(parts)));
+}
+
+std::size_t exl3_mul1_workspace_of(std::span<const Part> parts, std::uint32_t rows) {
+  return exl3_mul1_workspace(exl3_parts(parts), rows);
 }
 
 Status enqueue_exl3_mul1(Stream& stream, const Product& product) {
-  const Part& part = product.parts.front();
-  return exl3_mul1(exl3_layer(part), product.x, product.rows, part.y, product.workspace,
+  return exl3_mul1(exl3_parts(product.parts), product.x, product.rows, product.workspace,
                    stream.get());
 }
 
@@ -191,9 +200,10 @@ constexpr ProjectKernel kKernels[] = {
      .most_rows = kExl3Rows,
      .takes = takes_exl3_mul1,
      .allowed_difference = 5e-4,
-     .workspace_bytes = workspace_of<exl3_mul1_workspace_of>,
+     .workspace_bytes = exl3_mul1_workspace_of,
      .enqueue = enqueue_exl3_mul1,
-     .arranges = true},
+     .arranges = true,
+     .joins = exl3_mul1_joins},
     {.name = "codes",
      .format = "",
      .most_rows = codes::kRows,

@@ -217,7 +217,8 @@ TEST_F(CudaExl3, RefusesWhatItDoesNotTake) {
   const Layer made = layer("EXL3-MUL1-4", 256, 128);
   const DeviceMatrix weights = upload(made.matrix);
   const auto error = [&](const Exl3Layer& layer, std::uint32_t rows) {
-    const Status status = exl3_mul1(layer, nullptr, rows, nullptr, nullptr, stream_->get());
+    const Exl3Part part = {layer, nullptr};
+    const Status status = exl3_mul1({&part, 1}, nullptr, rows, nullptr, stream_->get());
     return status ? "no error" : status.error().message;
   };
   EXPECT_THAT(error(exl3_layer(weights), 0), HasSubstr("found 0 rows, expected 1 to 16"));
