@@ -68,13 +68,14 @@ TEST_F(CudaExl3Wide, SharesAWorkspaceWithFewRows) {
   const auto few = std::span(x).first(3 * 1152);
   const auto wide = product(weights, x);
   const auto narrow = PackedProducts::product("exl3-mul1", weights, few);
-  const Exl3Layer layer = exl3_layer(weights);
-  const DeviceMemory workspace = *DeviceMemory::allocate(
-      std::max(exl3_wide_workspace(layer, 33), exl3_mul1_workspace(layer, 3)), "a workspace");
-  ASSERT_TRUE(fill(*stream_, workspace.at<void>(), workspace.size(), 0));
   const DeviceMemory x_device = *DeviceMemory::allocate(x.size() * sizeof(float), "x");
   ASSERT_TRUE(copy_to_device(*stream_, std::as_bytes(std::span(x)), x_device.at<void>()));
   const DeviceMemory y_device = *DeviceMemory::allocate(wide.size() * sizeof(float), "y");
+  const Exl3Layer layer = exl3_layer(weights);
+  const Exl3Part part = {.layer = layer, .y = y_device.at<float>()};
+  const DeviceMemory workspace = *DeviceMemory::allocate(
+      std::max(exl3_wide_workspace(layer, 33), exl3_mul1_workspace({&part, 1}, 3)), "a workspace");
+  ASSERT_TRUE(fill(*stream_, workspace.at<void>(), workspace.size(), 0));
   const auto expect = [&](const std::vector<float>& expected) {
     std::vector<float> y(expected.size());
     ASSERT_TRUE(copy_to_host(*stream_, y_device.at<void>(), std::as_writable_bytes(std::span(y))));
@@ -84,8 +85,8 @@ TEST_F(CudaExl3Wide, SharesAWorkspaceWithFewRows) {
     ASSERT_TRUE(exl3_wide(layer, x_device.at<float>(), 33, y_device.at<float>(),
                           workspace.at<void>(), stream_->get()));
     expect(wide);
-    ASSERT_TRUE(exl3_mul1(layer, x_device.at<float>(), 3, y_device.at<float>(),
-                          workspace.at<void>(), stream_->get()));
+    ASSERT_TRUE(
+        exl3_mul1({&part, 1}, x_device.at<float>(), 3, workspace.at<void>(), stream_->get()));
     expect(narrow);
   }
 }
