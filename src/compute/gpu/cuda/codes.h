@@ -1,5 +1,5 @@
 // Formats of integer codes with scales (GGUF's blocks, MLX's affine, GPTQ, AWQ, compressed-tensors)
-// at 1 to 16 rows on the integer tensor cores.
+// at 1 to 16 rows on the tensor cores.
 #pragma once
 
 #include <cuda_runtime_api.h>

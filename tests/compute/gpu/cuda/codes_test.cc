@@ -1,4 +1,4 @@
-// Formats of integer codes on integer tensor cores, against the definition of the product.
+// Formats of integer codes on tensor cores, against the definition of the product.
 #include "compute/gpu/cuda/codes.h"
 
 #include <gmock/gmock.h>
