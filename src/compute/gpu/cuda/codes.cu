@@ -88,8 +88,7 @@ struct ActivationUnit {
   static constexpr int kBytes = kColumns * 336;  // a multiple of 16
 };
 
-// The activations' halves, for `units` of fragments of `columns` rows: a warp for each unit and
-// row, four inputs a lane.
+// Makes the activations' units: a warp for each unit and row, four inputs a lane.
 template <int kColumns>
 __global__ void __launch_bounds__(64)
     prepare(const float* x, std::uint8_t* units, int rows, int inputs, int sum_lanes,
