@@ -141,21 +141,31 @@ Status bench_model(const BenchOptions& options) {
   return print(report, options.output);
 }
 
-// As many numbers as `usual` has, with an x between them.
+// As many numbers as `usual` has, with an x between them; of several matrices with a + between
+// theirs.
 Result<measure::Shape> parse_shape(const std::string& text, const measure::GpuOperator& op) {
+  const std::size_t numbers = op.usual.size();
   measure::Shape shape;
   const char* at = text.data();
   const char* end = at + text.size();
-  for (std::errc error = {}; error == std::errc();) {
+  for (;;) {
     std::uint64_t number = 0;
     const auto [rest, read] = std::from_chars(at, end, number);
     if (read != std::errc()) break;
     shape.push_back(number);
-    if (rest == end && shape.size() == op.usual.size()) return shape;
-    if (rest == end || *rest != 'x') break;
+    const bool complete = shape.size() % numbers == 0;
+    if (shape.size() > numbers && complete && number != shape[numbers - 1]) {
+      return input_error("--shape '{}': found matrices of {} and {} inputs, expected the same",
+                         text, shape[numbers - 1], number);
+    }
+    if (rest == end && complete) return shape;
+    if (rest == end || *rest != (complete ? '+' : 'x')) break;
+    if (shape.size() == op.most_parts * numbers) break;
     at = rest + 1;
   }
-  return input_error("--shape '{}': expected {}, as {}", text, op.shape, shape_text(op.usual));
+  return input_error(
+      "--shape '{}': expected {}, as {}{}", text, op.shape, shape_text(op.usual),
+      op.most_parts == 1 ? "" : fmt::format(", or up to {} with a + between them", op.most_parts));
 }
 
 const measure::GpuOperator& operator_of(const BenchOptions& options) {
@@ -173,6 +183,14 @@ Result<std::vector<measure::Shape>> parse_shapes(const BenchOptions& options) {
   }
   if (shapes.empty()) shapes.push_back(op.usual);
   return shapes;
+}
+
+// What takes one matrix at a time.
+Status check_single(std::string_view what, const std::vector<measure::Shape>& shapes) {
+  for (const measure::Shape& shape : shapes) {
+    if (shape.size() > 2) return input_error("{}: expected shapes of one matrix", what);
+  }
+  return {};
 }
 
 // The number in cuda:N, 0 of cuda.
@@ -226,6 +244,7 @@ Status tune(const BenchOptions& options) {
   }
   if (!options.shapes.empty()) {
     ESPALIER_TRY(gpu.shapes, parse_shapes(options));
+    ESPALIER_CHECK(check_single("--tune", gpu.shapes));
   }
   ESPALIER_TRY(const measure::GpuBench bench, measure::bench_gpu(gpu));
   return write_stdout(measure::tuned_lines(bench.device.name, bench.lines));
@@ -260,6 +279,7 @@ Status bench_op(const BenchOptions& options) {
   }
   ESPALIER_TRY(const auto formats, chosen_formats(options));
   ESPALIER_TRY(const auto shapes, parse_shapes(options));
+  ESPALIER_CHECK(check_single("bench: on the CPU", shapes));
   if (formats.size() != 1 || shapes.size() != 1 || options.rows.size() != 1) {
     return input_error("bench: on the CPU one --format, --shape and --rows at a time");
   }
@@ -331,8 +351,10 @@ void add_bench(CLI::App& app, Verb& run) {
   verb->add_option("--format", options->formats,
                    "The weights' format (Q4_0); on GPUs several, with commas, or all")
       ->delimiter(',');
-  verb->add_option("--shape", options->shapes,
-                   "Sizes: of project, outputs x inputs (4096x14336); on GPUs several")
+  verb->add_option(
+          "--shape", options->shapes,
+          "Sizes: of project, outputs x inputs (4096x14336); on GPUs several, and with a + "
+          "between them matrices that multiply the same rows")
       ->delimiter(',');
   verb->add_option("--rows", options->rows, "Rows of activations; on GPUs several")
       ->delimiter(',')

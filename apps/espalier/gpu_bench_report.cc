@@ -21,12 +21,18 @@ struct Column {
 };
 
 std::string percent(double share) { return fmt::format("{:.1f}%", 100 * share); }
+// A time beside ours, and how many times as long it is.
+std::string beside(const std::optional<measure::Spread>& other, const measure::Spread& ours) {
+  if (!other) return "–";
+  return fmt::format("{:.2f} ({:.1f} µs)", other->median / ours.median, 1e6 * other->median);
+}
 std::string or_dash(const std::string& text) { return text.empty() ? "–" : text; }
 
 constexpr auto kColumns = std::to_array<Column>({
     {"op", [](const GpuLine& line, const GpuCeilings&) { return line.op; }},
     {"format", [](const GpuLine& line, const GpuCeilings&) { return or_dash(line.format); }},
-    {"shape", [](const GpuLine& line, const GpuCeilings&) { return shape_text(line.shape); }},
+    {"shape",
+     [](const GpuLine& line, const GpuCeilings&) { return shape_text(line.shape, line.parts); }},
     {"rows", [](const GpuLine& line, const GpuCeilings&) { return std::to_string(line.rows); }},
     {"kernel", [](const GpuLine& line, const GpuCeilings&) { return line.kernel; }},
     {"median µs",
@@ -55,12 +61,10 @@ constexpr auto kColumns = std::to_array<Column>({
        if (ceilings.products == 0) return std::string("–");
        return percent(line.operations / line.seconds.median / ceilings.products);
      }},
-    {"of FP16",
-     [](const GpuLine& line, const GpuCeilings&) {
-       if (!line.dense_seconds) return std::string("–");
-       return fmt::format("{:.2f} ({:.1f} µs)", line.dense_seconds->median / line.seconds.median,
-                          1e6 * line.dense_seconds->median);
-     }},
+    {"of FP16", [](const GpuLine& line,
+                   const GpuCeilings&) { return beside(line.dense_seconds, line.seconds); }},
+    {"apart", [](const GpuLine& line,
+                 const GpuCeilings&) { return beside(line.apart_seconds, line.seconds); }},
     {"difference",
      [](const GpuLine& line, const GpuCeilings&) {
        if (!line.difference) return std::string("–");
@@ -116,6 +120,7 @@ Json in_json(const GpuLine& line, const GpuCeilings& ceilings) {
       {"op", line.op},
       {"format", line.format.empty() ? Json() : Json(line.format)},
       {"shape", line.shape},
+      {"parts", line.parts},
       {"rows", line.rows},
       {"kernel", line.kernel},
       {"seconds",
@@ -129,6 +134,7 @@ Json in_json(const GpuLine& line, const GpuCeilings& ceilings) {
       {"operations_per_second", operations},
       {"share_of_products", ceilings.products == 0 ? Json() : Json(operations / ceilings.products)},
       {"dense_seconds", line.dense_seconds ? Json(line.dense_seconds->median) : Json()},
+      {"apart_seconds", line.apart_seconds ? Json(line.apart_seconds->median) : Json()},
       {"copies", line.copies},
       {"beyond_cache", line.beyond_cache},
       {"difference", Json()}};
@@ -161,8 +167,14 @@ std::string gpu_bench_report(const GpuBench& bench, const std::string& output) {
   return output == "json" ? in_json(bench) : in_columns(bench, output == "md");
 }
 
-std::string shape_text(const measure::Shape& shape) {
-  return fmt::format("{}", fmt::join(shape, "x"));
+std::string shape_text(const measure::Shape& shape, std::size_t parts) {
+  std::string text;
+  const std::size_t numbers = shape.size() / parts;
+  for (std::size_t part = 0; part < parts; ++part) {
+    const auto sizes = std::span(shape).subspan(part * numbers, numbers);
+    text += fmt::format("{}{}", part == 0 ? "" : "+", fmt::join(sizes, "x"));
+  }
+  return text;
 }
 
 }  // namespace espalier::app

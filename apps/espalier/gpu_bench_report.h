@@ -11,7 +11,7 @@ namespace espalier::app {
 [[nodiscard]] std::string gpu_bench_report(const measure::GpuBench& bench,
                                            const std::string& output);
 
-// "4096x14336"
-[[nodiscard]] std::string shape_text(const measure::Shape& shape);
+// "4096x14336"; of several parts "4096x4096+1024x4096".
+[[nodiscard]] std::string shape_text(const measure::Shape& shape, std::size_t parts = 1);
 
 }  // namespace espalier::app

@@ -1,10 +1,12 @@
 #include "measure/gpu_bench.h"
 
+#include "compute/gpu/cuda/parts.h"
+
 namespace espalier::measure {
 
 const std::vector<GpuOperator>& gpu_operators() {
   static const std::vector<GpuOperator> operators = {
-      {"project", "OUTPUTSxINPUTS", {4096, 14336}, {}},
+      {"project", "OUTPUTSxINPUTS", {4096, 14336}, {}, gpu::cuda::kMostParts},
       {"attention", "HEADSxKV_HEADSxHEAD_DIMxPOSITIONS", {32, 8, 128, 8192}, {"F16", "F32"}},
       {"rms-norm", "WIDTH", {4096}, {}},
       {"rope", "HEADSxHEAD_DIM", {32, 128}, {}},

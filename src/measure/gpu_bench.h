@@ -11,6 +11,7 @@
 
 namespace espalier::measure {
 
+// Of project perhaps of several matrices, one after the other, that multiply the same rows.
 using Shape = std::vector<std::uint64_t>;
 
 struct GpuBenchOptions {
@@ -33,6 +34,7 @@ struct GpuOperator {
   std::string_view shape;  // what the numbers of its shape are: "OUTPUTSxINPUTS"
   Shape usual;
   std::vector<std::string> formats;  // that it takes; none: it has no format
+  std::size_t most_parts = 1;        // matrices in a shape
 };
 
 // project takes all formats that weights can be made in, which its entry does not list.
@@ -56,6 +58,7 @@ struct Difference {
 struct GpuLine {
   std::string op, format, kernel;
   Shape shape;
+  std::size_t parts = 1;  // matrices in the shape
   std::uint64_t rows = 0;
   Spread seconds;            // of one launch
   double bytes = 0;          // that it must move: each input read once, each output written once
@@ -65,6 +68,8 @@ struct GpuLine {
   std::optional<Difference> difference;
   // Of products with many rows: cuBLAS alone, on a dense matrix of halves of that shape.
   std::optional<Spread> dense_seconds;
+  // Of several matrices: their products one after the other.
+  std::optional<Spread> apart_seconds;
 };
 
 struct GpuBench {

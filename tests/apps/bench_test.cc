@@ -62,6 +62,8 @@ TEST_F(BenchVerb, SaysWhatIsWrong) {
   EXPECT_THAT(error({"--op", "project", "--format", "Q9"}), HasSubstr("--format 'Q9'"));
   EXPECT_THAT(error({"--op", "project", "--shape", "12"}), HasSubstr("--shape '12'"));
   EXPECT_THAT(error({"--op", "project", "--shape", "12x33"}), HasSubstr("multiple of 32"));
+  EXPECT_THAT(error({"--op", "project", "--shape", "12x32+8x32"}),
+              HasSubstr("on the CPU: expected shapes of one matrix"));
   EXPECT_THAT(error({"--op", "project", "--shape", "0x32"}), HasSubstr("at most 2^40"));
   EXPECT_THAT(error({"--op", "project", "--format", "EXL3-EMB-4", "--shape", "128x256"}),
               HasSubstr("a table to look up"));
@@ -90,6 +92,18 @@ TEST_F(BenchVerb, SaysWhatIsWrongWithGpuOperators) {
       error({"--op", "attention", "--device", "cuda", "--shape", "32x8x128"}),
       HasSubstr(
           "--shape '32x8x128': expected HEADSxKV_HEADSxHEAD_DIMxPOSITIONS, as 32x8x128x8192"));
+  for (const std::string shape : {"12x32+", "12x32+8", "12+8x32", "1x2+1x2+1x2+1x2+1x2"}) {
+    EXPECT_THAT(error({"--op", "project", "--device", "cuda", "--shape", shape}),
+                HasSubstr("--shape '" + shape +
+                          "': expected OUTPUTSxINPUTS, as 4096x14336, or up "
+                          "to 4 with a + between them"));
+  }
+  EXPECT_THAT(error({"--op", "project", "--device", "cuda", "--shape", "12x32+12x64"}),
+              HasSubstr("found matrices of 32 and 64 inputs, expected the same"));
+  EXPECT_THAT(error({"--op", "project", "--device", "cuda", "--tune", "--shape", "1x32+1x32"}),
+              HasSubstr("--tune: expected shapes of one matrix"));
+  EXPECT_THAT(error({"--op", "rope", "--device", "cuda", "--shape", "32x128+32x128"}),
+              HasSubstr("expected HEADSxHEAD_DIM, as 32x128\n"));
   EXPECT_THAT(error({"--op", "rope"}), HasSubstr("on the CPU there is only project"));
   EXPECT_THAT(error({"--op", "project", "--rows", "1,2"}), HasSubstr("one --format"));
   EXPECT_THAT(error({"--op", "project", "--check"}), HasSubstr("for GPUs"));
@@ -99,12 +113,16 @@ TEST_F(BenchVerb, SaysWhatIsWrongWithGpuOperators) {
 TEST_F(BenchVerb, TimesAProductOnAGpuOrSaysWhyNot) {
   const auto devices =
       nlohmann::json::parse(test::run_command({ESPALIER_BINARY, "devices", "-o", "json"}).out);
-  const auto result = bench({"--op", "project", "--device", "cuda", "--shape", "128x256", "--rows",
-                             "1,2", "--check", "-o", "json"});
+  const auto result = bench({"--op", "project", "--device", "cuda", "--shape",
+                             "128x256,128x256+64x256", "--rows", "1,2", "--check", "-o", "json"});
   const auto& problem = devices["cuda"]["problem"];
   if (problem.is_null()) {
     ASSERT_EQ(result.exit_code, 0) << result.err;
-    EXPECT_EQ(nlohmann::json::parse(result.out)["results"].size(), 2);
+    const auto lines = nlohmann::json::parse(result.out)["results"];
+    ASSERT_EQ(lines.size(), 4);
+    EXPECT_TRUE(lines[1]["apart_seconds"].is_null());
+    EXPECT_EQ(lines[3]["parts"], 2);
+    EXPECT_GT(lines[3]["apart_seconds"], 0);
   } else {
     EXPECT_EQ(result.exit_code, 1);
     EXPECT_EQ(result.out, "");

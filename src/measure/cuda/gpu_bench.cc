@@ -174,12 +174,14 @@ Result<GpuLine> bench_small(Bench& bench, const std::string& format, const Shape
 
 // --- Products with packed weights ----------------------------------------------------------------
 
-// One packed matrix on the GPU as often as is needed to exceed the cache, rows to multiply it with,
-// and the oracle's results for some of them.
+// Packed matrices on the GPU, the parts of a product, as often as is needed to exceed the cache;
+// rows to multiply them with; and the oracle's results for some of those.
 struct Products {
-  std::vector<DeviceMatrix> matrices;
+  std::vector<std::vector<DeviceMatrix>> copies;  // [parts] each
+  std::size_t bytes = 0;                          // of a copy
   DeviceMemory x;
-  std::map<std::uint64_t, std::vector<float>> expected;  // by row, [outputs]; or nothing
+  std::vector<std::map<std::uint64_t, std::vector<float>>>
+      expected;  // of each part by row, or none
 };
 
 // The rows that are compared: all where they are few, otherwise some from the first to the last, at
@@ -196,11 +198,12 @@ std::vector<std::uint64_t> checked_rows(std::uint64_t rows) {
 
 void compute_expected(ThreadPool& pool, const pack::Matrix& matrix, const std::vector<float>& x,
                       std::span<const std::uint64_t> counts, Products& products) {
+  auto& expected = products.expected.emplace_back();
   for (const std::uint64_t count : counts) {
-    for (const std::uint64_t row : checked_rows(count)) products.expected[row];
+    for (const std::uint64_t row : checked_rows(count)) expected[row];
   }
   std::vector<std::pair<std::uint64_t, float*>> places;
-  for (auto& [row, values] : products.expected) {
+  for (auto& [row, values] : expected) {
     values.resize(matrix.rows);
     places.emplace_back(row, values.data());
   }
@@ -211,28 +214,48 @@ void compute_expected(ThreadPool& pool, const pack::Matrix& matrix, const std::v
   });
 }
 
-// The largest of the differences of the first and the last copy.
+// The parts of a copy, whose results lie one after the other.
+std::vector<cuda::Part> parts_of(const Products& products, std::size_t copy, std::uint64_t rows,
+                                 const DeviceMemory& y) {
+  std::vector<cuda::Part> parts;
+  float* to = y.at<float>();
+  for (const DeviceMatrix& weights : products.copies[copy]) {
+    parts.push_back({.weights = &weights, .y = to});
+    to += rows * weights.outputs();
+  }
+  return parts;
+}
+
+// A part's results against the oracle's.
+Result<double> part_difference(Bench& bench, const cuda::Part& part, std::uint64_t rows,
+                               const std::map<std::uint64_t, std::vector<float>>& expected_rows) {
+  const std::uint64_t outputs = part.weights->outputs();
+  std::vector<float> expected;
+  std::vector<float> found;
+  for (const std::uint64_t row : checked_rows(rows)) {
+    const std::vector<float>& values = expected_rows.at(row);
+    expected.insert(expected.end(), values.begin(), values.end());
+    found.resize(expected.size());
+    ESPALIER_CHECK(copy_to_host(bench.stream, part.y + row * outputs,
+                                std::as_writable_bytes(std::span(found).last(outputs))));
+  }
+  return difference(found, expected);
+}
+
+// The largest of the differences of all parts of the first and the last copy.
 Result<double> product_difference(Bench& bench, const Products& products, std::uint64_t rows,
                                   const DeviceMemory& y,
                                   const std::function<Status(std::size_t copy)>& launch) {
-  const std::vector<std::uint64_t> checked = checked_rows(rows);
-  std::vector<float> expected;
-  for (const std::uint64_t row : checked) {
-    const std::vector<float>& values = products.expected.at(row);
-    expected.insert(expected.end(), values.begin(), values.end());
-  }
-  const std::size_t outputs = expected.size() / checked.size();
-  std::vector<float> found(expected.size());
   double most = 0;
-  for (const std::size_t copy : {std::size_t{0}, products.matrices.size() - 1}) {
+  for (const std::size_t copy : {std::size_t{0}, products.copies.size() - 1}) {
     ESPALIER_CHECK(fill(bench.stream, y.at<void>(), y.size(), kPoison));
     ESPALIER_CHECK(launch(copy));
-    for (std::size_t i = 0; i < checked.size(); ++i) {
-      const auto row = std::span(found).subspan(i * outputs, outputs);
-      ESPALIER_CHECK(copy_to_host(bench.stream, y.at<float>() + checked[i] * outputs,
-                                  std::as_writable_bytes(row)));
+    const std::vector<cuda::Part> parts = parts_of(products, copy, rows, y);
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      ESPALIER_TRY(const double found,
+                   part_difference(bench, parts[i], rows, products.expected[i]));
+      most = std::max(most, found);
     }
-    most = std::max(most, difference(found, expected));
   }
   return most;
 }
@@ -243,64 +266,93 @@ Result<Products> make_products(Bench& bench, const std::string& format_name, con
   // Before it is packed, a matrix has to fit; so have rows of activations.
   const auto& rows = bench.options.rows;
   const std::uint64_t most_rows = *std::max_element(rows.begin(), rows.end());
-  ESPALIER_TRY(const pack::PackedMatrix packed, random_matrix(*format, shape[0], shape[1]));
-  const pack::Matrix& matrix = packed.view;
-  const std::size_t bytes = packed.data.size() + packed.scales.size() + packed.zeros.size();
-  const std::size_t copies = copies_of(bench, bytes);
-  ESPALIER_CHECK(gpu::check_room(bench.device, copies * bytes, "copies of the weights"));
   Products products;
+  std::vector<pack::PackedMatrix> packed;
+  for (std::size_t i = 0; i < shape.size(); i += 2) {
+    ESPALIER_TRY(pack::PackedMatrix part, random_matrix(*format, shape[i], shape[i + 1]));
+    products.bytes += part.data.size() + part.scales.size() + part.zeros.size();
+    packed.push_back(std::move(part));
+  }
+  const std::size_t copies = copies_of(bench, products.bytes);
+  ESPALIER_CHECK(gpu::check_room(bench.device, copies * products.bytes, "copies of the weights"));
   for (std::size_t copy = 0; copy < copies; ++copy) {
-    ESPALIER_TRY(DeviceMatrix device,
-                 DeviceMatrix::upload(bench.uploader, matrix, "a copy of the weights"));
-    products.matrices.push_back(std::move(device));
+    std::vector<DeviceMatrix>& parts = products.copies.emplace_back();
+    for (const pack::PackedMatrix& part : packed) {
+      ESPALIER_TRY(DeviceMatrix device,
+                   DeviceMatrix::upload(bench.uploader, part.view, "a copy of the weights"));
+      parts.push_back(std::move(device));
+    }
   }
   std::mt19937 random(4);
   std::normal_distribution<float> normal;
-  std::vector<float> x(most_rows * matrix.cols);
+  std::vector<float> x(most_rows * shape[1]);
   for (float& value : x) value = normal(random);
   ESPALIER_TRY(products.x, DeviceMemory::allocate(x.size() * sizeof(float), "activations"));
   ESPALIER_CHECK(bench.uploader.upload(std::as_bytes(std::span(x)), products.x.at<void>()));
   ESPALIER_CHECK(bench.uploader.finish());
-  if (bench.options.check) compute_expected(bench.pool, matrix, x, rows, products);
+  for (const pack::PackedMatrix& part : packed) {
+    if (bench.options.check) compute_expected(bench.pool, part.view, x, rows, products);
+  }
   return products;
 }
 
 Status arrange(Bench& bench, Products& products) {
-  for (DeviceMatrix& device : products.matrices) ESPALIER_CHECK(device.arrange(bench.stream));
+  for (std::vector<DeviceMatrix>& parts : products.copies) {
+    for (DeviceMatrix& weights : parts) ESPALIER_CHECK(weights.arrange(bench.stream));
+  }
   return {};
 }
 
 Result<GpuLine> bench_product(Bench& bench, const Products& products, const Shape& shape,
                               std::uint64_t rows, const cuda::ProjectKernel* kernel) {
-  const DeviceMatrix& first = products.matrices.front();
-  const std::size_t outputs = rows * shape[0];
+  const std::vector<DeviceMatrix>& first = products.copies.front();
+  std::size_t outputs = 0;
+  std::size_t weight_bytes = 0;
+  for (const DeviceMatrix& weights : first) {
+    outputs += rows * weights.outputs();
+    weight_bytes += weights.bytes();
+  }
+  const std::uint64_t inputs = first.front().inputs();
   ESPALIER_TRY(const DeviceMemory y, DeviceMemory::allocate(outputs * sizeof(float), "results"));
   const auto count = static_cast<std::uint32_t>(rows);
   ESPALIER_TRY(const DeviceMemory workspace,
-               DeviceMemory::allocate(kernel->workspace_bytes(first, count), "a workspace"));
+               DeviceMemory::allocate(
+                   workspace_bytes(*kernel, parts_of(products, 0, rows, y), count), "a workspace"));
   ESPALIER_CHECK(fill(bench.stream, workspace.at<void>(), workspace.size(), 0));
-  const auto launch = [&](std::size_t copy) {
-    return kernel->enqueue(bench.stream, {.weights = &products.matrices[copy],
-                                          .x = products.x.at<float>(),
-                                          .y = y.at<float>(),
-                                          .rows = count,
-                                          .workspace = workspace.at<void>()});
+  const auto launch = [&](std::span<const cuda::Part> parts) {
+    return cuda::project(bench.stream, *kernel,
+                         {.parts = parts,
+                          .x = products.x.at<float>(),
+                          .rows = count,
+                          .workspace = workspace.at<void>()});
   };
+  const auto together = [&](std::size_t copy) { return launch(parts_of(products, copy, rows, y)); };
+  const auto apart = [&](std::size_t copy) -> Status {
+    for (const cuda::Part& part : parts_of(products, copy, rows, y)) {
+      ESPALIER_CHECK(launch({&part, 1}));
+    }
+    return {};
+  };
+  const std::size_t copies = products.copies.size();
   GpuLine line = {.op = "project",
-                  .format = std::string(first.format().name),
+                  .format = std::string(first.front().format().name),
                   .kernel = std::string(kernel->name),
                   .shape = shape,
+                  .parts = first.size(),
                   .rows = rows,
-                  .bytes = static_cast<double>(first.bytes() + 4 * rows * (shape[0] + shape[1])),
-                  .operations = 2.0 * static_cast<double>(outputs) * static_cast<double>(shape[1]),
-                  .copies = products.matrices.size(),
-                  .beyond_cache = beyond_cache(bench, first.bytes(), products.matrices.size())};
+                  .bytes = static_cast<double>(weight_bytes + 4 * (rows * inputs + outputs)),
+                  .operations = 2.0 * static_cast<double>(outputs) * static_cast<double>(inputs),
+                  .copies = copies,
+                  .beyond_cache = beyond_cache(bench, weight_bytes, copies)};
   if (bench.options.check) {
-    ESPALIER_TRY(const double found, product_difference(bench, products, rows, y, launch));
+    ESPALIER_TRY(const double found, product_difference(bench, products, rows, y, together));
     line.difference = Difference{found, kernel->allowed_difference};
   }
-  ESPALIER_TRY(line.seconds, time_launches(bench, products.matrices.size(), launch));
-  if (rows >= kDenseRows && !bench.options.every_kernel) {
+  ESPALIER_TRY(line.seconds, time_launches(bench, copies, together));
+  if (first.size() > 1) {
+    ESPALIER_TRY(line.apart_seconds, time_launches(bench, copies, apart));
+  }
+  if (rows >= kDenseRows && first.size() == 1 && !bench.options.every_kernel) {
     const auto dense =
         time_dense_product(bench.stream, {.rows = rows, .outputs = shape[0], .inputs = shape[1]},
                            bench.options.repeats);
@@ -313,7 +365,7 @@ Result<GpuLine> bench_product(Bench& bench, const Products& products, const Shap
 Status bench_chosen(Bench& bench, Products& products, const Shape& shape,
                     std::vector<GpuLine>& lines) {
   const auto choose = [&](std::uint64_t rows) {
-    return cuda::choose_project_kernel(products.matrices.front(), rows, bench.options.kernel);
+    return cuda::choose_project_kernel(products.copies[0][0], rows, bench.options.kernel);
   };
   bool arranges = false;
   for (const std::uint64_t rows : bench.options.rows) {
@@ -339,7 +391,7 @@ Status bench_every_kernel(Bench& bench, Products& products, const Shape& shape,
       for (const std::uint64_t rows : bench.options.rows) {
         const bool slow = &kernel == &kernels.back() && rows >= cuda::kDecodedRows;
         if (kernel.arranges != arranges || slow) continue;
-        if (!cuda::serves(kernel, products.matrices.front(), rows)) continue;
+        if (!cuda::serves(kernel, products.copies[0][0], rows)) continue;
         if (arranges) ESPALIER_CHECK(arrange(bench, products));  // once: then it does nothing
         ESPALIER_TRY(GpuLine line, bench_product(bench, products, shape, rows, &kernel));
         lines.push_back(std::move(line));
@@ -403,7 +455,10 @@ Status check_values(const Shape& shape, std::uint64_t rows) {
 Status check_sizes(bool packed, const Shape& shape, std::uint64_t rows) {
   if (!packed) return check_values(shape, rows);
   for (const std::uint64_t size : shape) ESPALIER_CHECK(check_values({size}, rows));
-  return check_values(shape, 1);
+  for (std::size_t i = 0; i < shape.size(); i += 2) {
+    ESPALIER_CHECK(check_values({shape[i], shape[i + 1]}, 1));
+  }
+  return {};
 }
 
 Status bench_all(Bench& bench, const std::vector<std::string>& formats,

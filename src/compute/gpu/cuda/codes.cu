@@ -1,26 +1,34 @@
-// How formats of integer codes are multiplied on integer tensor cores.
+// How formats of integer codes are multiplied on tensor cores, with halves as operands.
 //
-// Activations: scaled to 16 bits by one factor for each row and unit of 128 inputs, and fed as two
-// planes of s8, columns 2r and 2r + 1 of the second operand of m16n8k32. So one instruction serves
-// 4 rows, and a lane finds a row's two sums side by side.
+// Activations: scaled by a power of two for each row and unit of 128 inputs, so that the largest is
+// beside the largest half, and rounded to halves: 2⁻¹² of each, and nothing else is rounded before
+// float. An instruction (m16n8k16) serves 8 rows, at the cost of one.
 //
-// Weights: a lane's codes are its part of the first operand (codes_formats.cuh). The sums of a
-// group are exact integers; the scale comes after them, in float.
+// Weights: a lane's codes are its part of the first operand (codes_formats.cuh), exact. The sums of
+// a group are float; the scale comes after them.
 //
 // Division of work: the tiles of 128 outputs, each over all inputs in steps of a stage, are one
-// sequence of which each block has a contiguous run. Weights and activations of a stage come into
-// shared memory by bulk copies that one warp orders ahead of the eight that multiply. Where a run
-// ends within a tile, the block that is last to arrive adds the parts, in the order of the inputs.
-// So the order of sums depends on the shape and on the GPU's number of multiprocessors alone.
+// sequence, matrix after matrix, of which each block has a contiguous run. Weights and activations
+// of a stage come into shared memory by bulk copies that one warp orders ahead of the eight that
+// multiply. Where a run ends within a tile, the block that is last to arrive adds the parts, in the
+// order of the inputs. So the order of sums depends on the matrices' shapes and on the GPU's number
+// of multiprocessors alone.
 #include "compute/gpu/cuda/codes.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
+#include <type_traits>
 
 #include "compute/gpu/cuda/codes_arrange.cuh"
 #include "compute/gpu/cuda/overlap.cuh"
 
 namespace espalier::gpu::cuda::codes {
+
+// What a half of each input of a unit has more than its code.
+struct Bias {
+  float of[kUnit];
+};
 
 // Columns of a table: what the host needs to know of a format.
 struct Arguments;
@@ -31,24 +39,34 @@ struct Kernels {
   int parts;                // threads that arrange a tile
   int sum_lanes;            // of `prepare`, whose codes' sums belong together
   bool grouped;             // it keeps scales apart, in groups of a size of the matrix
+  int shared_bytes;         // that a block has beside stages
   int (*tile_bytes)(const FormatArguments&);
   void (*arrange)(Weights matrix, FormatArguments format, std::uint8_t* to, int stages,
                   long long tiles);
   void (*decode)(const std::uint8_t* weights, FormatArguments format, int tile_stages, HalfRows to);
-  void (*few)(Arguments);   // 4 rows
+  float unit_factor;  // of `prepare`, which multiplies the scales of units by it
+  Bias bias;
+  void (*few)(Arguments);   // 2 rows
   void (*some)(Arguments);  // 8
   void (*many)(Arguments);  // 16
 };
 
-struct Arguments {
+// A part's matrix, whose stages of the sequence begin at `first_stage`.
+struct MatrixArguments {
   const std::uint8_t* weights;
-  const std::uint8_t* activations;  // of each unit, ActivationUnit
   const float* bias;
   float* y;
-  std::uint32_t* arrived;  // [tiles of 128 outputs]: parts; zero between calls
-  float* partial;          // [2 · blocks, rows of the fragments, 128]
+  int outputs;
+  int first_stage;
+};
+
+struct Arguments {
+  MatrixArguments matrices[kMostParts];  // those of no part begin after all stages
+  const std::uint8_t* activations;       // of each unit, ActivationUnit
+  std::uint32_t* arrived;                // [tiles of 128 outputs]: parts; zero between calls
+  float* partial;                        // [2 · blocks, rows of the fragments, 128]
   FormatArguments format;
-  int rows, outputs;
+  int rows;
   int tiles, tile_stages, ring;  // of 128 outputs; stages of a tile; stages in shared memory
 };
 
@@ -57,30 +75,28 @@ namespace {
 constexpr int kThreads = (kWarps + 1) * 32;
 constexpr int kBlocksPerProcessor = 2;
 constexpr int kMostRing = 8;
-constexpr float kLargest = 32600;      // of a 16-bit activation: both planes in s8
-constexpr int kExactInt = 0x4b400000;  // as a float, 1.5 · 2²³: sums below 2²² are its last bits
-constexpr float kExact = 12582912.0f;
 
-// A unit's activations for fragments of four rows, in bytes from its beginning: the operands, then
-// the sums of the codes of each group of 16 or 32 inputs, then the rows' scales.
-template <int kFragments>
+// A unit's activations of the columns of an instruction, in bytes from its beginning: for each step
+// of 32 inputs and column, 8 halves of each of four lanes; of each group and column, the sum of its
+// activations, and less what the codes' biases add; the columns' scales. Where there are fewer
+// columns than 8, the others are the same again.
+template <int kColumns>
 struct ActivationUnit {
-  static constexpr int kRows = 4 * kFragments;
-  static constexpr int kOperand = 4 * kFragments * 256;
-  static constexpr int kSums = 8 * kRows * 4;
-  static constexpr int kBytes = kOperand + kSums + kRows * 4;
+  static constexpr int kSums = kColumns * 256;
+  static constexpr int kBiases = kSums + kColumns * 32;
+  static constexpr int kScales = kBiases + kColumns * 32;
+  static constexpr int kBytes = kColumns * 336;  // a multiple of 16
 };
 
-// A block for each unit of inputs and fragment of four rows, a warp for each of them, four inputs a
-// lane.
-template <int kFragments>
-__global__ void __launch_bounds__(128)
-    prepare(const float* x, std::uint8_t* units, int rows, int inputs, int sum_lanes) {
-  using Unit = ActivationUnit<kFragments>;
+// Makes the activations' units: a warp for each unit and row, four inputs a lane.
+template <int kColumns>
+__global__ void __launch_bounds__(64)
+    prepare(const float* x, std::uint8_t* units, int rows, int inputs, int sum_lanes,
+            float unit_factor, const Bias bias) {
+  using Unit = ActivationUnit<kColumns>;
   const int lane = threadIdx.x % 32;
-  const int warp = threadIdx.x / 32;
-  const int fragment = blockIdx.y;
-  const int row = fragment * 4 + warp;
+  const int row = blockIdx.y * 2 + threadIdx.x / 32;
+  const int column = row % kColumns;
   const int k = blockIdx.x * kUnit + lane * 4;
   let_the_next_kernel_start();
   wait_for_the_kernel_before();
@@ -95,151 +111,187 @@ __global__ void __launch_bounds__(128)
     finite = finite && fabsf(values[i]) <= 3.4e38f;
   }
   // What is not finite makes the unit's scale a NaN, and with that the row.
-  largest =
-      __uint_as_float(__reduce_max_sync(~0u, finite ? __float_as_uint(largest) : 0x7fc00000u));
-  const float to_code = largest > 0 ? fminf(kLargest / largest, 3.0e38f) : 0.0f;
-  std::uint32_t high = 0;
-  std::uint32_t low = 0;
-  int sum = 0;
+  const std::uint32_t bits =
+      __reduce_max_sync(~0u, finite ? __float_as_uint(largest) : 0x7fc00000u);
+  const int exponent = static_cast<int>(bits >> 23);
+  const float to_half = __uint_as_float(static_cast<std::uint32_t>(min(268 - exponent, 254)) << 23);
+  float scale = exponent > 14 ? __uint_as_float(static_cast<std::uint32_t>(exponent - 14) << 23)
+                              : __uint_as_float(0x00400000u);
+  if (exponent == 255) scale = __uint_as_float(bits);
+  std::uint32_t halves[4];
+  float sum = 0;
+  float biases = 0;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const int code = __float2int_rn(values[i] * to_code);
-    const int upper = (code + 128) >> 8;
-    high |= static_cast<std::uint32_t>(upper & 255) << (8 * i);
-    low |= static_cast<std::uint32_t>((code - upper * 256) & 255) << (8 * i);
-    sum += code;
+    const __half half = __float2half_rn(values[i] * to_half);
+    halves[i] = __half_as_ushort(half);
+    sum += __half2float(half);
+    biases -= __half2float(half) * bias.of[lane * 4 + i];
   }
-  std::uint8_t* unit = units + static_cast<std::size_t>(blockIdx.x) * Unit::kBytes;
+  std::uint8_t* unit =
+      units + (static_cast<std::size_t>(blockIdx.x) * (gridDim.y * 2 / kColumns) + row / kColumns) *
+                  Unit::kBytes;
   const int step = lane / 8;
-  const int four = lane % 8;  // of the step's eight
-  std::uint8_t* to =
-      unit + (step * kFragments + fragment) * 256 + (2 * warp * 4 + four % 4) * 8 + four / 4 * 4;
-  *reinterpret_cast<std::uint32_t*>(to) = high;
-  *reinterpret_cast<std::uint32_t*>(to + 32) = low;
-  for (int apart = 1; apart < sum_lanes; apart *= 2) sum += __shfl_xor_sync(~0u, sum, apart);
-  float* sums = reinterpret_cast<float*>(unit + Unit::kOperand);
+  const int half_step = lane / 4 % 2;
+  *reinterpret_cast<uint2*>(unit + ((step * kColumns + column) * 4 + lane % 4) * 16 +
+                            half_step * 8) =
+      make_uint2(halves[0] | halves[2] << 16, halves[1] | halves[3] << 16);
+  for (int apart = 1; apart < sum_lanes; apart *= 2) {
+    sum += __shfl_xor_sync(~0u, sum, apart);
+    biases += __shfl_xor_sync(~0u, biases, apart);
+  }
   if (lane % sum_lanes == 0) {
-    sums[lane / sum_lanes * Unit::kRows + row] = static_cast<float>(sum);
+    const int place = lane / sum_lanes * kColumns + column;
+    reinterpret_cast<float*>(unit + Unit::kSums)[place] = sum;
+    reinterpret_cast<float*>(unit + Unit::kBiases)[place] = biases;
   }
-  if (lane == 0) sums[8 * Unit::kRows + row] = largest / kLargest;
+  if (lane == 0) reinterpret_cast<float*>(unit + Unit::kScales)[column] = scale * unit_factor;
 }
 
-template <bool kSigned>
-__device__ inline void multiply32(int (&d)[4], const std::uint32_t (&a)[4], uint2 b) {
-  if constexpr (kSigned) {
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-        "{%0,%1,%2,%3};"
-        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.x), "r"(b.y));
-  } else {
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-        "{%0,%1,%2,%3};"
-        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.x), "r"(b.y));
+__device__ inline void multiply(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Sums of a group that `prepare` adds up are of at most a unit.
+template <typename Format>
+constexpr int kSumLanes = (Format::kGroup < kUnit ? Format::kGroup : kUnit) / 4;
+
+// A tile's scales and offsets as floats, where a warp shares them: of each row those of all groups.
+template <typename Format>
+struct SharedNumbers {
+  static constexpr int kEach = Format::kOffset ? 2 : 1;
+  static constexpr int kGroups = Format::kUnits * kUnit / Format::kGroup;
+  // An odd number of 16 bytes: rows then do not meet in a bank.
+  static constexpr int kRowBytes = (((kGroups * kEach * 4 + 15) / 16) | 1) * 16;
+  static constexpr int kBytes = kTileRows * kRowBytes;
+};
+
+// Copies of as many bytes at once as there are.
+template <int kFloats>
+__device__ inline void read_floats(float (&to)[kFloats], const std::uint8_t* from) {
+  using Piece =
+      std::conditional_t<kFloats % 4 == 0, float4, std::conditional_t<kFloats == 2, float2, float>>;
+#pragma unroll
+  for (int i = 0; i < kFloats * 4; i += sizeof(Piece)) {
+    *reinterpret_cast<Piece*>(reinterpret_cast<std::uint8_t*>(to) + i) = load<Piece>(from + i);
   }
 }
-template <bool kSigned>
-__device__ inline void multiply16(int (&d)[4], std::uint32_t a0, std::uint32_t a1,
-                                  std::uint32_t b) {
-  if constexpr (kSigned) {
-    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
-        "{%0,%1,%2,%3};"
-        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-        : "r"(a0), "r"(a1), "r"(b));
-  } else {
-    asm("mma.sync.aligned.m16n8k16.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
-        "{%0,%1,%2,%3};"
-        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-        : "r"(a0), "r"(a1), "r"(b));
+template <int kFloats>
+__device__ inline void write_floats(std::uint8_t* to, const float (&from)[kFloats]) {
+  using Piece =
+      std::conditional_t<kFloats % 4 == 0, float4, std::conditional_t<kFloats == 2, float2, float>>;
+#pragma unroll
+  for (int i = 0; i < kFloats * 4; i += sizeof(Piece)) {
+    *reinterpret_cast<Piece*>(to + i) =
+        *reinterpret_cast<const Piece*>(reinterpret_cast<const std::uint8_t*>(from) + i);
   }
 }
 
-// Both planes' sums as one number: 256 · high + low.
-__device__ inline float joined(int high, int low) {
-  return fmaf(__int_as_float(high), 256.0f, -256.0f * kExact) + (__int_as_float(low) - kExact);
+// A lane computes those of half the groups of a row.
+template <typename Format>
+__device__ inline void share_numbers(std::uint8_t* to, const std::uint8_t* header,
+                                     const FormatArguments& format, int lane) {
+  using Shared = SharedNumbers<Format>;
+  constexpr int kEach = Shared::kEach;
+  const int row = lane % kTileRows;
+  const int half = lane / kTileRows;
+  const typename Format::Numbers numbers(header, row, half, format);
+  alignas(16) float floats[Shared::kGroups / 2 * kEach];
+#pragma unroll
+  for (int g = 0; g < Shared::kGroups / 2; ++g) {
+    floats[g * kEach] = numbers.scale(g);
+    if constexpr (Format::kOffset) floats[g * kEach + 1] = numbers.offset(g);
+  }
+  write_floats(to + row * Shared::kRowBytes + half * sizeof(floats), floats);
 }
 
 // Adds a stage's products to a lane's totals, of outputs lane / 4 and lane / 4 + 8 of the warp's
-// tile and row 4f + lane % 4.
-template <typename Format, int kFragments>
-__device__ inline void multiply_stage(float (&total)[kFragments][2], const std::uint8_t* tile,
-                                      const std::uint8_t* activations,
+// tile and rows 8f + lane % 4 · 2 and the next. `shared` is the warp's own.
+template <typename Format, int kColumns, int kFragments>
+__device__ inline void multiply_stage(float (&total)[kFragments][4], const std::uint8_t* tile,
+                                      const std::uint8_t* activations, std::uint8_t* shared,
                                       const FormatArguments& format, int lane) {
   using Bits = typename Format::Bits;
-  using Unit = ActivationUnit<kFragments>;
+  using Unit = ActivationUnit<kColumns>;
+  using Shared = SharedNumbers<Format>;
   constexpr int kGroup = Format::kGroup;
-  const std::uint8_t* header = tile + Format::kUnits * kUnit * kTileRows * Bits::kBits / 8;
-  const typename Format::Row above(header, lane / 4, format);
-  const typename Format::Row below(header, lane / 4 + 8, format);
+  constexpr int kUnitGroups = kUnit / kGroup;
+  constexpr int kEach = Shared::kEach;
+  share_numbers<Format>(shared, tile + Format::kUnits * kUnit * kTileRows * Bits::kBits / 8, format,
+                        lane);
+  __syncwarp();
+  const std::uint8_t* operand = activations + (lane / 4 % kColumns * 4 + lane % 4) * 16;
+  const std::uint8_t* sums_of_rows = activations + lane % 4 * 2 % kColumns * 4;
 #pragma unroll
   for (int u = 0; u < Format::kUnits; ++u) {
-    const std::uint8_t* unit = activations + u * Unit::kBytes;
-    const float* sums = reinterpret_cast<const float*>(unit + Unit::kOperand) + lane % 4;
-    float acc[kFragments][2] = {};
-    int d[kFragments][4];
-    // The scale of `group` of the stage, whose sums are in d; its codes' sums begin at `first`, of
-    // `count`.
-    const auto finish = [&](int group, int first, int count) {
-      const float scale[2] = {above.scale(group), below.scale(group)};
-      float offset[2] = {};
-      if constexpr (Format::kOffset) {
-        offset[0] = above.offset(group);
-        offset[1] = below.offset(group);
-      }
+    alignas(16) float numbers[2][kUnitGroups * kEach];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      read_floats(numbers[i],
+                  shared + (lane / 4 + 8 * i) * Shared::kRowBytes + u * sizeof(numbers[i]));
+    }
+    const auto unit = [&](int f) { return (u * kFragments + f) * Unit::kBytes; };
+    float acc[kFragments][4] = {};
+    float d[kFragments][4];
+    // Of group i of the unit.
+    const auto sums = [&](int f, int i, int which) {
+      return load<float2>(sums_of_rows + unit(f) + which + i * kColumns * 4);
+    };
+    const auto begin = [&](int i) {
 #pragma unroll
       for (int f = 0; f < kFragments; ++f) {
-        float sum = 0;
-        if constexpr (Format::kOffset) {
-          sum = sums[first * Unit::kRows + 4 * f];
-          for (int i = 1; i < count; ++i) sum += sums[(first + i) * Unit::kRows + 4 * f];
-        }
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          acc[f][i] = fmaf(scale[i], joined(d[f][2 * i], d[f][2 * i + 1]), acc[f][i]);
-          if constexpr (Format::kOffset) acc[f][i] = fmaf(offset[i], sum, acc[f][i]);
-        }
+        const float2 less = Bits::kBiased ? sums(f, i, Unit::kBiases) : make_float2(0, 0);
+        d[f][0] = d[f][2] = less.x;
+        d[f][1] = d[f][3] = less.y;
       }
     };
-    const auto clear = [&](int f) {
+    const auto end = [&](int i) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) d[f][i] = kExactInt;
+      for (int f = 0; f < kFragments; ++f) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          acc[f][j] = fmaf(numbers[j / 2][i * kEach], d[f][j], acc[f][j]);
+        }
+        if constexpr (Format::kOffset) {
+          const float2 sum = sums(f, i, Unit::kSums);
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            acc[f][j] = fmaf(numbers[j / 2][i * kEach + 1], j % 2 == 0 ? sum.x : sum.y, acc[f][j]);
+          }
+        }
+      }
     };
 #pragma unroll
     for (int s = 0; s < 4; ++s) {
-      const int step = u * 4 + s;
-      std::uint32_t a[4];
-      Bits::read(a, tile, lane, step, Format::kUnits);
-      uint2 b[kFragments];
+      Pairs a;
+      Bits::read(a, tile, lane, u * 4 + s, Format::kUnits);
+      uint4 b[kFragments];
 #pragma unroll
       for (int f = 0; f < kFragments; ++f) {
-        b[f] = load<uint2>(unit + (s * kFragments + f) * 256 + lane * 8);
+        b[f] = load<uint4>(operand + unit(f) + s * kColumns * 64);
       }
-      if constexpr (kGroup == 16) {
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-#pragma unroll
-          for (int f = 0; f < kFragments; ++f) {
-            clear(f);
-            multiply16<Bits::kSigned>(d[f], a[2 * half], a[2 * half + 1],
-                                      half == 0 ? b[f].x : b[f].y);
-          }
-          finish(2 * step + half, 2 * s + half, 1);
-        }
-      } else {
-        constexpr int kSteps = kGroup / 32;
+      for (int half = 0; half < 2; ++half) {
+        const int k = s * 32 + half * 16;  // of the unit
+        if (k % kGroup == 0) begin(k / kGroup);
 #pragma unroll
         for (int f = 0; f < kFragments; ++f) {
-          if (s % kSteps == 0) clear(f);
-          multiply32<Bits::kSigned>(d[f], a, b[f]);
+          multiply(d[f], a[half], half == 0 ? b[f].x : b[f].z, half == 0 ? b[f].y : b[f].w);
         }
-        if (s % kSteps == kSteps - 1) finish(step / kSteps, s / kSteps * kSteps, kSteps);
+        if ((k + 16) % kGroup == 0) end(k / kGroup);
       }
     }
 #pragma unroll
     for (int f = 0; f < kFragments; ++f) {
-      const float scale = sums[8 * Unit::kRows + 4 * f];
+      const auto scale = load<float2>(sums_of_rows + unit(f) + Unit::kScales);
 #pragma unroll
-      for (int i = 0; i < 2; ++i) total[f][i] = fmaf(acc[f][i], scale, total[f][i]);
+      for (int j = 0; j < 4; ++j) {
+        total[f][j] = fmaf(acc[f][j], j % 2 == 0 ? scale.x : scale.y, total[f][j]);
+      }
     }
   }
 }
@@ -252,6 +304,20 @@ __device__ inline int run_begin(const Arguments& args, int b, int n) {
 __device__ inline int block_of(const Arguments& args, int stage, int n) {
   const long long total = static_cast<long long>(args.tiles) * args.tile_stages;
   return static_cast<int>(((stage + 1LL) * n - 1) / total);
+}
+// The matrix that has a stage.
+__device__ inline const MatrixArguments& matrix_of(const Arguments& args, int stage) {
+  std::size_t index = 0;
+#pragma unroll
+  for (std::size_t i = 1; i < kMostParts; ++i) {
+    if (stage >= args.matrices[i].first_stage) index = i;
+  }
+  return args.matrices[index];
+}
+// A stage's weights.
+__device__ inline const std::uint8_t* weights_of(const Arguments& args, int stage, int bytes) {
+  const MatrixArguments& matrix = matrix_of(args, stage);
+  return matrix.weights + static_cast<std::size_t>(stage - matrix.first_stage) * bytes;
 }
 
 // Where copies into shared memory can be ordered and waited for by barriers in it.
@@ -295,48 +361,47 @@ __device__ inline void copy_in(std::uint8_t* to, const std::uint8_t* from, int b
 // The threads that multiply meet.
 __device__ inline void meet() { asm volatile("bar.sync 1, %0;" ::"n"(kWarps * 32) : "memory"); }
 
-// Writes a lane's part of [rows, …] from output `first` on of `width`.
-template <int kFragments>
-__device__ inline void write_out(const Arguments& args, float value, int row, int output) {
-  if (row >= args.rows || output >= args.outputs) return;
-  if (args.bias != nullptr) value += args.bias[output];
-  args.y[static_cast<std::size_t>(row) * args.outputs + output] = value;
+__device__ inline void write_out(const MatrixArguments& matrix, int rows, float value, int row,
+                                 int output) {
+  if (row >= rows || output >= matrix.outputs) return;
+  if (matrix.bias != nullptr) value += matrix.bias[output];
+  matrix.y[static_cast<std::size_t>(row) * matrix.outputs + output] = value;
 }
 
 // Ends the block's part of a tile, stages [begin, end) of the sequence.
-template <int kFragments>
-__device__ inline void finish_tile(const Arguments& args, const float (&total)[kFragments][2],
+template <int kColumns, int kFragments>
+__device__ inline void finish_tile(const Arguments& args, const float (&total)[kFragments][4],
                                    int begin, int end, int first, int lane, int warp) {
-  constexpr int kRows = 4 * kFragments;
+  constexpr int kRows = kColumns * kFragments;
   const int tile = begin / args.tile_stages;
-  const int place = warp * kTileRows + lane / 4;
-  if (end - begin == args.tile_stages) {
-#pragma unroll
-    for (int f = 0; f < kFragments; ++f) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        write_out<kFragments>(args, total[f][i], 4 * f + lane % 4,
-                              tile * kTileOutputs + place + 8 * i);
-      }
-    }
-    return;
-  }
-  __shared__ bool last;
-  const int blocks = gridDim.x;
-  const auto part_of = [&](int block, int block_begin) {
-    const int part = 2 * block + (block_begin / args.tile_stages == tile ? 0 : 1);
-    return args.partial + static_cast<std::size_t>(part) * kRows * kTileOutputs;
+  const MatrixArguments& matrix = matrix_of(args, begin);
+  const int first_output = (tile - matrix.first_stage / args.tile_stages) * kTileOutputs;
+  const bool whole = end - begin == args.tile_stages;
+  // A block has room for two parts: of the tile in which its run begins, and of that in which it
+  // ends. Of a tile's blocks only the first may have begun before it.
+  const auto part_of = [&](int block, int second) {
+    return args.partial + (2 * static_cast<std::size_t>(block) + second) * kRows * kTileOutputs;
   };
-  float* part = part_of(blockIdx.x, first);
+  float* part = part_of(blockIdx.x, begin == first ? 0 : 1);
 #pragma unroll
   for (int f = 0; f < kFragments; ++f) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      part[(4 * f + lane % 4) * kTileOutputs + place + 8 * i] = total[f][i];
+    for (int j = 0; j < 4; ++j) {
+      const int row = f * kColumns + lane % 4 * 2 + j % 2;
+      const int output = warp * kTileRows + lane / 4 + j / 2 * 8;
+      if (row >= kRows) continue;
+      if (whole) {
+        write_out(matrix, args.rows, total[f][j], row, first_output + output);
+      } else {
+        part[row * kTileOutputs + output] = total[f][j];
+      }
     }
   }
+  if (whole) return;
+  __shared__ bool last;
   __threadfence();
   meet();
+  const int blocks = gridDim.x;
   const int from = block_of(args, tile * args.tile_stages, blocks);
   const int to = block_of(args, (tile + 1) * args.tile_stages - 1, blocks);
   if (threadIdx.x == 0) {
@@ -346,19 +411,37 @@ __device__ inline void finish_tile(const Arguments& args, const float (&total)[k
   }
   meet();
   if (!last) return;
-  for (int i = threadIdx.x; i < args.rows * kTileOutputs; i += kWarps * 32) {
-    float sum = 0;
-    for (int b = from; b <= to; ++b) sum += __ldcg(part_of(b, run_begin(args, b, blocks)) + i);
-    write_out<kFragments>(args, sum, i / kTileOutputs, tile * kTileOutputs + i % kTileOutputs);
+  constexpr int kTogether = 4;  // loads that overlap
+  const int second = run_begin(args, from, blocks) < tile * args.tile_stages ? 1 : 0;
+  for (int i = threadIdx.x; i < args.rows * (kTileOutputs / 4); i += kWarps * 32) {
+    float sum[4] = {};
+    for (int b = from; b <= to; b += kTogether) {
+      float4 some[kTogether] = {};
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        const float* from_block = part_of(b + j, b + j == from ? second : 0);
+        if (b + j <= to) some[j] = __ldcg(reinterpret_cast<const float4*>(from_block) + i);
+      }
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        sum[0] += some[j].x, sum[1] += some[j].y, sum[2] += some[j].z, sum[3] += some[j].w;
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      write_out(matrix, args.rows, sum[j], i / (kTileOutputs / 4),
+                first_output + i % (kTileOutputs / 4) * 4 + j);
+    }
   }
 }
 
-template <typename Format, int kFragments>
+template <typename Format, int kColumns, int kFragments>
 __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor) product(const Arguments args) {
   extern __shared__ __align__(128) std::uint8_t memory[];
+  __shared__ __align__(16) std::uint8_t shared_numbers[kWarps][SharedNumbers<Format>::kBytes];
   const int tile_bytes = tile_bytes_of<Format>(args.format);
   const int weight_bytes = tile_bytes * kWarps;
-  constexpr int kActivationBytes = Format::kUnits * ActivationUnit<kFragments>::kBytes;
+  constexpr int kActivationBytes = Format::kUnits * kFragments * ActivationUnit<kColumns>::kBytes;
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
   const int first = run_begin(args, blockIdx.x, gridDim.x);
@@ -381,8 +464,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor) product(const A
     const auto copy_weights = [&](int i) {
       const int slot = i % args.ring;
       barrier_expect(&full[slot], stage_bytes);
-      copy_in(memory + slot * stage_bytes,
-              args.weights + static_cast<std::size_t>(first + i) * weight_bytes, weight_bytes,
+      copy_in(memory + slot * stage_bytes, weights_of(args, first + i, weight_bytes), weight_bytes,
               &full[slot]);
     };
     const auto copy_activations = [&](int i) {
@@ -409,7 +491,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor) product(const A
 #else
   if (warp == kWarps) return;
 #endif
-  float total[kFragments][2] = {};
+  float total[kFragments][4] = {};
   int begin = first;
   for (int i = 0; i < count; ++i) {
     const int stage = first + i;
@@ -419,39 +501,52 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor) product(const A
     const std::uint8_t* activations = weights + weight_bytes;
     barrier_wait(&full[slot], i / args.ring % 2);
 #else
-    const std::uint8_t* weights = args.weights + static_cast<std::size_t>(stage) * weight_bytes;
+    const std::uint8_t* weights = weights_of(args, stage, weight_bytes);
     const std::uint8_t* activations =
         args.activations + static_cast<std::size_t>(stage % args.tile_stages) * kActivationBytes;
 #endif
-    multiply_stage<Format, kFragments>(total, weights + warp * tile_bytes, activations, args.format,
-                                       lane);
+    multiply_stage<Format, kColumns>(total, weights + warp * tile_bytes, activations,
+                                     shared_numbers[warp], args.format, lane);
+    __syncwarp();  // before the stage's memory and the warp's numbers are written again
 #if __CUDA_ARCH__ >= 900
-    __syncwarp();
     if (lane == 0) barrier_arrive(&empty[slot]);
 #endif
     if ((stage + 1) % args.tile_stages == 0 || i + 1 == count) {
-      finish_tile<kFragments>(args, total, begin, stage + 1, first, lane, warp);
+      finish_tile<kColumns>(args, total, begin, stage + 1, first, lane, warp);
       begin = stage + 1;
 #pragma unroll
-      for (int f = 0; f < kFragments; ++f) total[f][0] = total[f][1] = 0;
+      for (int f = 0; f < kFragments; ++f) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) total[f][j] = 0;
+      }
     }
   }
 }
 
+template <typename Bits>
+Bias biases_of() {
+  Bias bias{};
+  for (int input = 0; input < kUnit; ++input) bias.of[input] = Bits::bias(input);
+  return bias;
+}
+
 template <typename Format>
-constexpr Kernels kernels_of(std::string_view name, std::uint32_t bits = 0, bool grouped = false) {
+Kernels kernels_of(std::string_view name, std::uint32_t bits = 0, bool grouped = false) {
   return {.format = name,
           .bits = bits,
           .units = Format::kUnits,
           .parts = Format::kUnits * kUnit * kTileRows * Format::Bits::kBits / 32 + kTileRows,
-          .sum_lanes = Format::kGroup == 16 ? 4 : 8,
+          .sum_lanes = kSumLanes<Format>,
           .grouped = grouped,
+          .shared_bytes = kWarps * SharedNumbers<Format>::kBytes,
           .tile_bytes = tile_bytes_of<Format>,
           .arrange = arrange_kernel<Format>,
           .decode = decode_kernel<Format>,
-          .few = product<Format, 1>,
-          .some = product<Format, 2>,
-          .many = product<Format, 4>};
+          .unit_factor = Format::kFactor,
+          .bias = biases_of<typename Format::Bits>(),
+          .few = product<Format, 2, 1>,
+          .some = product<Format, 8, 1>,
+          .many = product<Format, 8, 2>};
 }
 
 #define ESPALIER_CODES_KERNELS(name, bits, ...) kernels_of<__VA_ARGS__>(#name, bits, bits != 0),
@@ -476,11 +571,13 @@ constexpr std::uint32_t kMostTiles = 8192;  // of 128 outputs: each has a count
 constexpr std::uint32_t kMostProcessors = 512;
 constexpr std::size_t kCountBytes = kMostTiles * sizeof(std::uint32_t);
 
-int fragments_of(std::uint32_t rows) { return rows <= 4 ? 1 : rows <= 8 ? 2 : 4; }
-int unit_bytes(int fragments) {
-  return fragments == 1   ? ActivationUnit<1>::kBytes
-         : fragments == 2 ? ActivationUnit<2>::kBytes
-                          : ActivationUnit<4>::kBytes;
+// The rows that a product of some rows has room for.
+int room_of(std::uint32_t rows) { return rows <= 2 ? 2 : rows <= 8 ? 8 : 16; }
+int unit_bytes(int room) {
+  return room == 2 ? ActivationUnit<2>::kBytes : room / 8 * ActivationUnit<8>::kBytes;
+}
+std::size_t partial_bytes(int room) {
+  return std::size_t{2} * kBlocksPerProcessor * kMostProcessors * room * kTileOutputs * 4;
 }
 
 }  // namespace
@@ -547,64 +644,89 @@ Status decode(const Layer& layer, const float* factor, std::uint32_t first, std:
 }
 
 std::size_t workspace_bytes(const Layer& layer, std::uint32_t rows) {
-  const int fragments = fragments_of(rows);
-  return kCountBytes +
-         std::size_t{2} * kBlocksPerProcessor * kMostProcessors * 4 * fragments * kTileOutputs * 4 +
-         static_cast<std::size_t>(shape_of(layer).units) * unit_bytes(fragments);
+  const int room = room_of(rows);
+  return kCountBytes + partial_bytes(room) +
+         static_cast<std::size_t>(shape_of(layer).units) * unit_bytes(room);
 }
 
-Status project(const Layer& layer, const float* x, std::uint32_t rows, float* y, void* workspace,
+Status check(std::span<const Part> parts) {
+  if (parts.empty() || parts.size() > kMostParts) {
+    return work_error("codes: found {} parts, expected 1 to {}", parts.size(), kMostParts);
+  }
+  const Layer& first = parts.front().layer;
+  std::uint32_t tiles = 0;
+  for (const Part& part : parts) {
+    const Layer& layer = part.layer;
+    ESPALIER_CHECK(check(layer));
+    if (layer.kernels != first.kernels || layer.inputs != first.inputs ||
+        layer.scale_type != first.scale_type || layer.group != first.group) {
+      return work_error("codes: found parts of different formats or numbers of inputs");
+    }
+    tiles += shape_of(layer).tiles;
+  }
+  if (tiles > kMostTiles) {
+    return work_error("codes: found {} tiles of 128 outputs, expected at most {}", tiles,
+                      kMostTiles);
+  }
+  return {};
+}
+
+Status project(std::span<const Part> parts, const float* x, std::uint32_t rows, void* workspace,
                cudaStream_t stream) {
-  ESPALIER_CHECK(check(layer));
+  ESPALIER_CHECK(check(parts));
   if (rows == 0 || rows > kRows) {
     return work_error("codes: found {} rows, expected 1 to {}", rows, kRows);
   }
   Limits limits;
   ESPALIER_CHECK(find_limits(limits));
+  const Layer& layer = parts.front().layer;
   const Kernels& kernels = *layer.kernels;
   const Shape shape = shape_of(layer);
-  const int fragments = fragments_of(rows);
+  const int room = room_of(rows);
   auto* base = static_cast<std::uint8_t*>(workspace);
   Arguments args{};
-  args.weights = layer.weights;
-  args.bias = layer.bias;
-  args.y = y;
+  for (MatrixArguments& matrix : args.matrices) {
+    matrix.first_stage = std::numeric_limits<int>::max();
+  }
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const Layer& part = parts[i].layer;
+    args.matrices[i] = {part.weights, part.bias, parts[i].y, static_cast<int>(part.outputs),
+                        args.tiles * shape.tile_stages};
+    args.tiles += shape_of(part).tiles;
+  }
   args.arrived = reinterpret_cast<std::uint32_t*>(base);
   args.partial = reinterpret_cast<float*>(base + kCountBytes);
-  std::uint8_t* activations =
-      base + kCountBytes +
-      std::size_t{2} * kBlocksPerProcessor * kMostProcessors * 4 * fragments * kTileOutputs * 4;
+  std::uint8_t* activations = base + kCountBytes + partial_bytes(room);
   args.activations = activations;
   args.format = arguments_of(layer);
   args.rows = static_cast<int>(rows);
-  args.outputs = static_cast<int>(layer.outputs);
-  args.tiles = shape.tiles;
   args.tile_stages = shape.tile_stages;
   const int stage_bytes =
-      kernels.tile_bytes(args.format) * kWarps + kernels.units * unit_bytes(fragments);
-  constexpr int kReserved = 2048;  // of a block: CUDA's own, and the barriers
+      kernels.tile_bytes(args.format) * kWarps + kernels.units * unit_bytes(room);
+  const int reserved = 2048 + kernels.shared_bytes;  // of a block: CUDA's own, barriers, numbers
   args.ring =
-      std::min(kMostRing, (limits.shared_bytes / kBlocksPerProcessor - kReserved) / stage_bytes);
+      std::min(kMostRing, (limits.shared_bytes / kBlocksPerProcessor - reserved) / stage_bytes);
   if (args.ring < 1 || limits.multiprocessors > static_cast<int>(kMostProcessors)) {
     return work_error(
         "codes: this GPU has {} multiprocessors of {} bytes of shared memory, expected "
         "at most {} of at least {}",
         limits.multiprocessors, limits.shared_bytes, kMostProcessors,
-        kBlocksPerProcessor * (stage_bytes + kReserved));
+        kBlocksPerProcessor * (stage_bytes + reserved));
   }
   const int shared_bytes = limits.major == 9 ? args.ring * stage_bytes : 0;
-  const auto kernel = fragments == 1 ? kernels.few : fragments == 2 ? kernels.some : kernels.many;
+  const auto kernel = room == 2 ? kernels.few : room == 8 ? kernels.some : kernels.many;
   ESPALIER_CHECK(cuda::check(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
       "codes: asking for shared memory"));
-  const auto prepare_kernel = fragments == 1   ? prepare<1>
-                              : fragments == 2 ? prepare<2>
-                                               : prepare<4>;
-  ESPALIER_CHECK(launch_overlapping(prepare_kernel, dim3(shape.units, fragments), 128, 0, limits,
-                                    stream, x, activations, static_cast<int>(rows),
-                                    static_cast<int>(layer.inputs), kernels.sum_lanes));
-  const int blocks =
-      std::min(kBlocksPerProcessor * limits.multiprocessors, shape.tiles * shape.tile_stages);
+  ESPALIER_CHECK(launch_overlapping(
+      room == 2 ? prepare<2> : prepare<8>, dim3(shape.units, room / 2), 64, 0, limits, stream, x,
+      activations, static_cast<int>(rows), static_cast<int>(layer.inputs), kernels.sum_lanes,
+      kernels.unit_factor, kernels.bias));
+  // Where blocks that fill nearly all of the GPU can each have an equal part of one tile, they do:
+  // a run that ends within a tile and goes on in the next has two parts to finish.
+  const int most = kBlocksPerProcessor * limits.multiprocessors;
+  const int even = most / args.tiles * args.tiles;
+  const int blocks = std::min(even * 16 >= most * 15 ? even : most, args.tiles * args.tile_stages);
   return launch_overlapping(kernel, dim3(blocks), kThreads, shared_bytes, limits, stream, args);
 }
 

@@ -1,14 +1,16 @@
 // Formats of integer codes with scales (GGUF's blocks, MLX's affine, GPTQ, AWQ, compressed-tensors)
-// at 1 to 16 rows on the integer tensor cores.
+// at 1 to 16 rows on the tensor cores.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 #include "base/result.h"
+#include "compute/gpu/cuda/parts.h"
 
 namespace espalier::gpu::cuda {
 
@@ -53,14 +55,26 @@ struct Layer {
                             std::uint32_t outputs, std::uint32_t stride, std::uint16_t* halves,
                             cudaStream_t stream);
 
-// Bytes of device memory that calls one after the other may share, whatever their layers and rows.
-// It must be zero before the first.
+// Bytes of device memory that calls one after the other may share, whatever their layers and rows;
+// of a call of several parts, those of any of them. It must be zero before the first.
 [[nodiscard]] std::size_t workspace_bytes(const Layer& layer, std::uint32_t rows);
 
-// y [rows, outputs] = x [rows, inputs] · Wᵀ + bias. A row's bits do not depend on the rows beside
-// it. Launches kernels and does not wait for them. Errors: rows that it does not take; what CUDA
-// says.
-[[nodiscard]] Status project(const Layer& layer, const float* x, std::uint32_t rows, float* y,
+// One of the products of a call.
+struct Part {
+  Layer layer;
+  float* y;  // [rows, outputs]
+};
+
+// Whether one call takes the parts. Errors: none or more than kMostParts; formats, groups, types of
+// scales or numbers of inputs that differ; a part that the product does not take; more than 2²⁰
+// outputs in all.
+[[nodiscard]] Status check(std::span<const Part> parts);
+
+// y [rows, outputs] = x [rows, inputs] · Wᵀ + bias of each part; x is prepared once for all. A
+// row's bits do not depend on the rows beside it, but on the shapes of the parts before and after.
+// Launches kernels and does not wait for them. Errors: of check(); rows that it does not take; what
+// CUDA says.
+[[nodiscard]] Status project(std::span<const Part> parts, const float* x, std::uint32_t rows,
                              void* workspace, cudaStream_t stream);
 
 }  // namespace codes

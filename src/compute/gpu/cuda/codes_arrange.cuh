@@ -72,8 +72,7 @@ __global__ void arrange_kernel(const Weights matrix, const FormatArguments forma
     for (int c = 0; c < 4; ++c) {
       const std::uint32_t code =
           Format::template code_of<Format>(matrix, row + lane / 4 + r % 2 * 8, col + c);
-      const typename Bits::Place place = Bits::place(code, lower, sub, c);
-      bits |= place.bits << place.shift;
+      bits |= Bits::place(code, lower, r, c);
     }
   }
   reinterpret_cast<std::uint32_t*>(base)[part] = bits;
@@ -93,24 +92,29 @@ __global__ void __launch_bounds__(kWarps * 32)
       weights + ((static_cast<std::size_t>(tile) * tile_stages + blockIdx.x) * kWarps + warp) *
                     tile_bytes_of<Format>(format);
   const std::uint8_t* header = from + Format::kUnits * kUnit * kTileRows * Bits::kBits / 8;
-  const typename Format::Row rows[2] = {typename Format::Row(header, lane / 4, format),
-                                        typename Format::Row(header, lane / 4 + 8, format)};
   const float factor = *to.factor;
+  constexpr int kHalf = Format::kUnits * kUnit / 2;  // of the tile's inputs
 #pragma unroll
   for (int step = 0; step < 4 * Format::kUnits; ++step) {
-    std::uint32_t a[4];
+    const int half = 32 * step / kHalf;
+    const typename Format::Numbers numbers[2] = {
+        typename Format::Numbers(header, lane / 4, half, format),
+        typename Format::Numbers(header, lane / 4 + 8, half, format)};
+    Pairs a;
     Bits::read(a, from, lane, step, Format::kUnits);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int in_stage = 32 * step + 16 * (i / 2);
-      const float scale = rows[i % 2].scale(in_stage / kGroup);
-      const float offset = Format::kOffset ? rows[i % 2].offset(in_stage / kGroup) : 0.0f;
+      const int group = (in_stage - half * kHalf) / kGroup;
+      const float scale = numbers[i % 2].scale(group);
+      const float offset = Format::kOffset ? numbers[i % 2].offset(group) : 0.0f;
       std::uint32_t halves[2] = {};
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
-        const int byte = static_cast<int>(a[i] >> (8 * c) & 255);
-        const int code = Bits::kSigned ? static_cast<signed char>(byte) : byte;
-        const float value = (scale * static_cast<float>(code) + offset) * factor;
+        const std::uint32_t pair = a[i / 2][i % 2 + c % 2 * 2];
+        const float bias = Bits::bias((in_stage + c) % kUnit);
+        const float code = ((c < 2 ? low_half(pair) : high_half(pair)) - bias) * Format::kFactor;
+        const float value = (scale * code + offset) * factor;
         halves[c / 2] |= static_cast<std::uint32_t>(__half_as_ushort(__float2half_rn(value)))
                          << (16 * (c % 2));
       }

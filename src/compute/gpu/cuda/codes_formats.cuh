@@ -1,12 +1,14 @@
 // Formats as the kernels of codes.cu read them: integer codes of at most 8 bits, and for each group
 // of inputs a scale and perhaps an offset: weight = scale · code + offset.
 //
-// A tile is 16 outputs by some units of 128 inputs. A lane of the warp that multiplies it holds
-// codes in registers as m16n8k32 wants them: register r of 16 a unit has four codes, of output
-// lane / 4 + 8 · (r % 2) and of consecutive inputs from 32 · (r / 4) + 16 · (r / 2 % 2) +
-// 4 · (lane % 4) on. Codes are at the top of their bytes, with zeros below: so fields of a few bits
-// come out of a word by one shift and one mask, signs extend by themselves, and the scale takes the
-// power of two back.
+// A tile is 16 outputs by some units of 128 inputs. A lane of the warp that multiplies it holds its
+// codes in quads: quad r of 16 a unit has four codes, of output lane / 4 + 8 · (r % 2) and of
+// consecutive inputs from 32 · (r / 4) + 16 · (r / 2 % 2) + 4 · (lane % 4) on. They become the
+// first operand of m16n8k16 as two pairs of halves, of the first and third code and of the second
+// and fourth. A code whose last bit is bit p of a mantissa, below the exponent of 2^(10 − p), is
+// the half 2^(10 − p) + code. So a pair comes out of a word by one logic operation wherever it is
+// among a half's last ten bits; a rotation brings the rest there. What a half has more than its
+// code, its bias, depends on the input alone, and the product takes it back.
 //
 // In memory, a tile has its bits in planes of 8, 4, 2 or 1 bits a code, in each of which a lane's
 // words lie as it loads them, four at a time; then what its rows need for their scales (a header).
@@ -38,7 +40,7 @@ __device__ inline float low_half(std::uint32_t word) {
   return __half2float(__ushort_as_half(static_cast<unsigned short>(word)));
 }
 __device__ inline float high_half(std::uint32_t word) { return low_half(word >> 16); }
-__device__ inline float half_in(const std::uint32_t (&words)[4], int i) {
+__device__ inline float half_in(const std::uint32_t (&words)[2], int i) {
   return i % 2 == 0 ? low_half(words[i / 2]) : high_half(words[i / 2]);
 }
 // 2²³ + byte i of a word.
@@ -66,21 +68,56 @@ struct SourceRow {
 
 // --- Codes ---------------------------------------------------------------------------------------
 
+// Pairs of halves: of a step of 32 inputs, by 16 of them, as m16n8k16's first operand wants them.
+using Pairs = std::uint32_t[2][4];
+
+__host__ __device__ constexpr std::uint32_t both(std::uint32_t half) { return half * 0x10001u; }
+
+__device__ inline std::uint32_t rotated(std::uint32_t word, int right) {
+  return right == 0 ? word : word >> right | word << (32 - right);
+}
+// (word & mask) | rest
+__device__ inline std::uint32_t chosen(std::uint32_t word, std::uint32_t mask, std::uint32_t rest) {
+#if defined(__CUDA_ARCH__)
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(rest) : "r"(word), "r"(mask), "r"(rest));
+  return rest;
+#else
+  return (word & mask) | rest;
+#endif
+}
+
 // Codes in one plane, or in two of which the first has the upper bits.
-template <int kUpper_, int kLower_, bool kSigned_>
+template <int kUpper_, int kLower_, bool kSigned>
 struct Planes {
   static constexpr int kUpper = kUpper_;
   static constexpr int kLower = kLower_;
-  static constexpr bool kSigned = kSigned_;
-  static constexpr bool kTable = false;
   static constexpr int kBits = kUpper + kLower;
-  static constexpr float kFactor = 1.0f / (1 << (8 - kBits));  // undoes the place in the byte
-  // Formats of less than a byte store signed codes with their sign bit the other way round.
-  static constexpr std::uint32_t kFlip = kSigned && kBits < 8 ? 1u << (kBits - 1) : 0;
+  static constexpr bool kBiased = true;
+  // Bytes are stored as signed ones, other codes from 0 on.
+  static constexpr std::uint32_t kFlip = kSigned && kBits == 8 ? 128 : 0;
 
-  // The upper bits of each byte, and the lower ones below them.
-  static constexpr std::uint32_t kUpperMask = (0xff00u >> kUpper & 0xff) * 0x01010101u;
-  static constexpr std::uint32_t kLowerMask = ((0xff00u >> kLower & 0xff) >> kUpper) * 0x01010101u;
+  // The bits of a mantissa from the tenth on are fields of kUpper; in which an input's code is.
+  static __host__ __device__ constexpr int field(int step, int half, int second) {
+    return kUpper == 8   ? 0
+           : kUpper == 4 ? second
+           : kUpper == 2 ? 2 * half + second
+                         : 4 * (step % 2) + 2 * half + second;
+  }
+  static __host__ __device__ constexpr int last_bit(int field) {
+    return 10 - kUpper * (field + 1) - kLower;
+  }
+  // How far its word is rotated for that: the upper bits', the lower bits'.
+  static __host__ __device__ constexpr int upper_turn(int row, int second) {
+    return 8 * (kUpper == 8 ? second : row);
+  }
+  static __host__ __device__ constexpr int lower_turn(int row, int step, int half) {
+    return 8 * row + kLower * (kUpper == 2 ? step % 2 : kLower == 2 ? half : step % 2 * 2 + half);
+  }
+  // What a half of an input of the unit has more than the code's number.
+  static __host__ __device__ float bias(int input) {
+    const int bit = last_bit(field(input / 32, input / 16 % 2, input % 2));
+    return static_cast<float>((1 << (10 - bit)) + (kSigned ? 1 << (kBits - 1) : 0));
+  }
 
   template <int kWidth>
   static __device__ std::uint32_t word(const std::uint8_t* plane, int lane, int r) {
@@ -88,75 +125,113 @@ struct Planes {
     return load<std::uint32_t>(plane + word / 4 * 512 + lane * 16 + word % 4 * 4);
   }
 
-  // Four registers of a step of 32 inputs.
-  static __device__ void read(std::uint32_t (&a)[4], const std::uint8_t* tile, int lane, int step,
-                              int units) {
+  // Four quads: a step of 32 inputs.
+  static __device__ void read(Pairs& a, const std::uint8_t* tile, int lane, int step, int units) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int r = 4 * step + i;
-      const int up = kUpper * (r % (8 / kUpper));
-      a[i] = word<kUpper>(tile, lane, r) << up & kUpperMask;
-      if constexpr (kLower != 0) {
-        const std::uint32_t lower = word<kLower>(tile + units * kUnit * 2 * kUpper, lane, r);
-        const int shift = kLower * (r % (8 / kLower)) - kUpper;
-        a[i] |= (shift >= 0 ? lower << shift : lower >> -shift) & kLowerMask;
+      const int row = i % 2;
+      const int half = i / 2;
+      const std::uint32_t upper = word<kUpper>(tile, lane, 4 * step + i);
+#pragma unroll
+      for (int second = 0; second < 2; ++second) {
+        const int last = last_bit(field(step, half, second));
+        std::uint32_t pair =
+            chosen(rotated(upper, upper_turn(row, second)),
+                   both(((1 << kUpper) - 1) << (last + kLower)), both((25 - last) << 10));
+        if constexpr (kLower != 0) {
+          const std::uint32_t lower =
+              word<kLower>(tile + units * kUnit * 2 * kUpper, lane, 4 * step + i);
+          pair = chosen(rotated(lower, lower_turn(row, step, half)),
+                        both(((1 << kLower) - 1) << last), pair);
+        }
+        a[half][row + 2 * second] = pair;
       }
     }
   }
 
-  // Which bits of code c of a register a plane has, and where in its word.
-  struct Place {
-    std::uint32_t bits;
-    int shift;
-  };
-  static __device__ Place place(std::uint32_t code, bool lower, int sub, int c) {
+  // The bits in a plane's word of code c of quad r.
+  static __device__ std::uint32_t place(std::uint32_t code, bool lower, int r, int c) {
+    const int step = r / 4;
+    const int half = r / 2 % 2;
+    const int row = r % 2;
+    const int last = last_bit(field(step, half, c % 2));
+    const int turn = lower ? lower_turn(row, step, half) : upper_turn(row, c % 2);
     const int width = lower ? kLower : kUpper;
-    const std::uint32_t bits = lower ? code & ((1u << kLower) - 1) : code >> kLower;
-    return {bits & ((1u << width) - 1), 8 * c + 8 - width * (sub + 1)};
+    const std::uint32_t bits = (lower ? code : code >> kLower) & ((1u << width) - 1);
+    const std::uint32_t there = bits << (last + (lower ? 0 : kLower)) << (c / 2 * 16);
+    return rotated(there, (32 - turn) % 32);
   }
 };
 
-// Codes of four bits that are places in a table of 16 signed bytes.
-template <std::uint32_t k0, std::uint32_t k1, std::uint32_t k2, std::uint32_t k3>
-struct Table {
+// Words of the two quads of 16 inputs in which codes have four bits.
+struct Nibbles {
   static constexpr int kUpper = 4;
   static constexpr int kLower = 0;
-  static constexpr bool kSigned = true;
-  static constexpr bool kTable = true;
   static constexpr int kBits = 4;
-  static constexpr float kFactor = 1;
   static constexpr std::uint32_t kFlip = 0;
+  static __device__ uint2 words(const std::uint8_t* tile, int lane, int step) {
+    const uint4 two_steps = load<uint4>(tile + step / 2 * 512 + lane * 16);
+    return step % 2 == 0 ? make_uint2(two_steps.x, two_steps.y)
+                         : make_uint2(two_steps.z, two_steps.w);
+  }
+};
 
+// E2M1: sign, exponent and mantissa at their places in a half are the number by 2⁻¹⁴. Where a
+// word's four pairs have theirs leaves no bit free; two have the sign beside them.
+struct E2m1 : Nibbles {
+  static constexpr bool kBiased = false;
+  static __host__ __device__ float bias(int) { return 0; }
+  static __device__ void read(Pairs& a, const std::uint8_t* tile, int lane, int step, int) {
+    const uint2 words = Nibbles::words(tile, lane, step);
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const std::uint32_t word = j == 0 ? words.x : words.y;
+      a[j][0] = word & 0x8e008e00;
+      a[j][2] = word << 3 & 0x8e008e00;
+      a[j][1] = (word << 6 & 0x0e000e00) | (word << 1 & 0x80008000);
+      a[j][3] = (word << 9 & 0x0e000e00) | (word << 2 & 0x80008000);
+    }
+  }
+  static __device__ std::uint32_t place(std::uint32_t code, bool, int r, int c) {
+    const int pair = 2 * (r % 2) + c % 2;
+    const int sign = 0xdecf >> (4 * pair) & 15;
+    return ((code & 7) << (9 - 3 * pair) | code >> 3 << sign) << (c / 2 * 16);
+  }
+};
+
+// IQ4's levels: places in a table of 16 bytes, pack::kIq4Levels + 128.
+struct Iq4Levels : Nibbles {
+  static constexpr bool kBiased = true;
+  static __host__ __device__ float bias(int) { return 1024 + 128; }
   // A permutation takes its places from four nibbles side by side.
-  static __device__ void read(std::uint32_t (&a)[4], const std::uint8_t* tile, int lane, int step,
-                              int) {
-    const uint2 words = load<uint2>(tile + step / 2 * 512 + lane * 16 + step % 2 * 8);
+  static __device__ void read(Pairs& a, const std::uint8_t* tile, int lane, int step, int) {
+    const uint2 words = Nibbles::words(tile, lane, step);
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       const std::uint32_t word = j == 0 ? words.x : words.y;
       const std::uint32_t places = word & 0x77777777;
       const std::uint32_t halves = (word >> 1 & 0x44444444) | 0x32103210;
-      a[2 * j] = __byte_perm(__byte_perm(k0, k1, places), __byte_perm(k2, k3, places), halves);
-      a[2 * j + 1] = __byte_perm(__byte_perm(k0, k1, places >> 16),
-                                 __byte_perm(k2, k3, places >> 16), halves >> 16);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const std::uint32_t of_quad = places >> (16 * i);
+        const std::uint32_t levels =
+            __byte_perm(__byte_perm(0x3f2d1801, 0x766a5d4f, of_quad),
+                        __byte_perm(0xa6998d81, 0xf1d9c5b5, of_quad), halves >> (16 * i));
+        a[j][i] = __byte_perm(levels, 0x64646464, 0x4240);
+        a[j][i + 2] = __byte_perm(levels, 0x64646464, 0x4341);
+      }
     }
   }
-
-  struct Place {
-    std::uint32_t bits;
-    int shift;
-  };
-  static __device__ Place place(std::uint32_t code, bool, int sub, int c) {
-    return {code, 16 * sub + 4 * c};
+  static __device__ std::uint32_t place(std::uint32_t code, bool, int r, int c) {
+    return code << (16 * (r % 2) + 4 * c);
   }
 };
 
-using Iq4Levels = Table<0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u>;
-using DoubledE2m1 = Table<0x03020100u, 0x0c080604u, 0xfdfeff00u, 0xf4f8fafcu>;
-
-// What formats have unless they say otherwise: two units a tile, groups of 32, no offset.
+// What formats have unless they say otherwise: two units a tile, groups of 32, no offset, and
+// nothing that their numbers lack.
 struct Usual {
   static constexpr int kUnits = 2;
+  static constexpr float kFactor = 1;
   static constexpr int kGroup = 32;
   static constexpr bool kOffset = false;
 };
@@ -184,22 +259,19 @@ struct HalfScales : BlockFormat<Block, kTileRows * 8 * kUnits_*(kOffsets ? 2 : 1
   static constexpr bool kOffset = kOffsets;
   static constexpr int kRowBytes = 8 * kUnits;
 
-  struct Row {
-    std::uint32_t scales[4], offsets[4];
-    __device__ Row(const std::uint8_t* header, int row, const FormatArguments&) {
-      read(scales, header + row * kRowBytes);
-      if constexpr (kOffsets) read(offsets, header + (kTileRows + row) * kRowBytes);
+  struct Numbers {
+    std::uint32_t scales[2], offsets[2];
+    __device__ Numbers(const std::uint8_t* header, int row, int half, const FormatArguments&) {
+      const std::uint8_t* from = header + row * kRowBytes + half * (kRowBytes / 2);
+      read(scales, from);
+      if constexpr (kOffsets) read(offsets, from + kTileRows * kRowBytes);
     }
-    static __device__ void read(std::uint32_t (&to)[4], const std::uint8_t* from) {
-      const uint2 a = load<uint2>(from);
-      to[0] = a.x, to[1] = a.y;
-      if constexpr (kUnits == 2) {
-        const uint2 b = load<uint2>(from + 8);
-        to[2] = b.x, to[3] = b.y;
-      }
+    static __device__ void read(std::uint32_t (&to)[2], const std::uint8_t* from) {
+      to[0] = load<std::uint32_t>(from);
+      if constexpr (kUnits == 2) to[1] = load<std::uint32_t>(from + 4);
     }
-    __device__ float scale(int group) const { return half_in(scales, group) * Bits::kFactor; }
-    __device__ float offset(int group) const { return half_in(offsets, group); }
+    __device__ float scale(int g) const { return half_in(scales, g); }
+    __device__ float offset(int g) const { return half_in(offsets, g); }
   };
   static __device__ void header(std::uint8_t* to, int r, const SourceRow& source,
                                 const FormatArguments&) {
@@ -227,26 +299,20 @@ struct KWithMinimum : BlockFormat<Block, kTileRows * 16> {
   using Bits = Codes_;
   static constexpr bool kOffset = true;
 
-  struct Row {
-    std::uint32_t scales[2], minima[2];
+  struct Numbers {
+    std::uint32_t scales, minima;
     float d, d_above, m, m_above;
-    __device__ Row(const std::uint8_t* header, int row, const FormatArguments&) {
+    __device__ Numbers(const std::uint8_t* header, int row, int half, const FormatArguments&) {
       const uint4 u = load<uint4>(header + row * 16);
-      d = low_half(u.x) * Bits::kFactor;
+      d = low_half(u.x);
       m = -high_half(u.x);
       d_above = -kTwo23 * d;
       m_above = -kTwo23 * m;
-      scales[0] = u.y & 0x3f3f3f3f;
-      minima[0] = u.z & 0x3f3f3f3f;
-      scales[1] = (u.w & 0x0f0f0f0f) | (u.y >> 2 & 0x30303030);
-      minima[1] = (u.w >> 4 & 0x0f0f0f0f) | (u.z >> 2 & 0x30303030);
+      scales = half == 0 ? u.y & 0x3f3f3f3f : (u.w & 0x0f0f0f0f) | (u.y >> 2 & 0x30303030);
+      minima = half == 0 ? u.z & 0x3f3f3f3f : (u.w >> 4 & 0x0f0f0f0f) | (u.z >> 2 & 0x30303030);
     }
-    __device__ float scale(int g) const {
-      return fmaf(d, byte_above(scales[g / 4], g % 4), d_above);
-    }
-    __device__ float offset(int g) const {
-      return fmaf(m, byte_above(minima[g / 4], g % 4), m_above);
-    }
+    __device__ float scale(int g) const { return fmaf(d, byte_above(scales, g), d_above); }
+    __device__ float offset(int g) const { return fmaf(m, byte_above(minima, g), m_above); }
   };
   static __device__ void header(std::uint8_t* to, int r, const SourceRow& source,
                                 const FormatArguments&) {
@@ -269,14 +335,13 @@ __device__ inline Codes at(Codes block, int offset) {
 struct CodesQ6_K : BlockFormat<Q6_K, kTileRows * 18> {
   using Bits = Planes<4, 2, true>;
   static constexpr int kGroup = 16;
-  struct Row {
-    std::uint32_t scales[4];
+  struct Numbers {
+    std::uint32_t scales[2];
     float d;
-    __device__ Row(const std::uint8_t* header, int row, const FormatArguments&) {
-      const uint4 u = load<uint4>(header + row * 16);
+    __device__ Numbers(const std::uint8_t* header, int row, int half, const FormatArguments&) {
+      const uint2 u = load<uint2>(header + row * 16 + half * 8);
       scales[0] = u.x ^ 0x80808080, scales[1] = u.y ^ 0x80808080;
-      scales[2] = u.z ^ 0x80808080, scales[3] = u.w ^ 0x80808080;
-      d = low_half(load<std::uint16_t>(header + kTileRows * 16 + row * 2)) * Bits::kFactor;
+      d = low_half(load<std::uint16_t>(header + kTileRows * 16 + row * 2));
     }
     __device__ float scale(int g) const {
       return (byte_above(scales[g / 4], g % 4) - (kTwo23 + 128)) * d;
@@ -293,19 +358,17 @@ struct CodesQ6_K : BlockFormat<Q6_K, kTileRows * 18> {
 struct CodesQ3_K : BlockFormat<Q3_K, kTileRows * 14> {
   using Bits = Planes<2, 1, true>;
   static constexpr int kGroup = 16;
-  struct Row {
-    std::uint32_t scales[4];
+  struct Numbers {
+    std::uint32_t scales[2];
     float d;
-    __device__ Row(const std::uint8_t* header, int row, const FormatArguments&) {
+    __device__ Numbers(const std::uint8_t* header, int row, int half, const FormatArguments&) {
       const std::uint8_t* from = header + row * 12;
-      const auto u0 = load<std::uint32_t>(from);
-      const auto u1 = load<std::uint32_t>(from + 4);
-      const auto u2 = load<std::uint32_t>(from + 8);
+      const auto u0 = load<std::uint32_t>(from) >> (4 * half);
+      const auto u1 = load<std::uint32_t>(from + 4) >> (4 * half);
+      const auto u2 = load<std::uint32_t>(from + 8) >> (4 * half);
       scales[0] = (u0 & 0x0f0f0f0f) | (u2 << 4 & 0x30303030);
       scales[1] = (u1 & 0x0f0f0f0f) | (u2 << 2 & 0x30303030);
-      scales[2] = (u0 >> 4 & 0x0f0f0f0f) | (u2 & 0x30303030);
-      scales[3] = (u1 >> 4 & 0x0f0f0f0f) | (u2 >> 2 & 0x30303030);
-      d = low_half(load<std::uint16_t>(header + kTileRows * 12 + row * 2)) * Bits::kFactor;
+      d = low_half(load<std::uint16_t>(header + kTileRows * 12 + row * 2));
     }
     __device__ float scale(int g) const {
       return (byte_above(scales[g / 4], g % 4) - (kTwo23 + 32)) * d;
@@ -323,14 +386,14 @@ struct CodesQ2_K : BlockFormat<Q2_K, kTileRows * 20> {
   using Bits = Planes<2, 0, false>;
   static constexpr int kGroup = 16;
   static constexpr bool kOffset = true;
-  struct Row {
-    std::uint32_t groups[4];
+  struct Numbers {
+    std::uint32_t groups[2];
     float d, d_above, m, m_above;
-    __device__ Row(const std::uint8_t* header, int row, const FormatArguments&) {
-      const uint4 u = load<uint4>(header + row * 16);
-      groups[0] = u.x, groups[1] = u.y, groups[2] = u.z, groups[3] = u.w;
+    __device__ Numbers(const std::uint8_t* header, int row, int half, const FormatArguments&) {
+      const uint2 u = load<uint2>(header + row * 16 + half * 8);
+      groups[0] = u.x, groups[1] = u.y;
       const auto factors = load<std::uint32_t>(header + kTileRows * 16 + row * 4);
-      d = low_half(factors) * Bits::kFactor;
+      d = low_half(factors);
       m = -high_half(factors);
       d_above = -kTwo23 * d;
       m_above = -kTwo23 * m;
@@ -352,9 +415,9 @@ struct CodesQ2_K : BlockFormat<Q2_K, kTileRows * 20> {
 struct CodesQ8_K : BlockFormat<Q8_K, kTileRows * 4> {
   using Bits = Planes<8, 0, true>;
   static constexpr int kGroup = 128;
-  struct Row {
+  struct Numbers {
     float d;
-    __device__ Row(const std::uint8_t* header, int row, const FormatArguments&)
+    __device__ Numbers(const std::uint8_t* header, int row, int, const FormatArguments&)
         : d(load<float>(header + row * 4)) {}
     __device__ float scale(int) const { return d; }
     __device__ float offset(int) const { return 0; }
@@ -367,14 +430,14 @@ struct CodesQ8_K : BlockFormat<Q8_K, kTileRows * 4> {
 
 struct CodesIQ4_XS : BlockFormat<IQ4_XS, kTileRows * 8> {
   using Bits = Iq4Levels;
-  struct Row {
+  struct Numbers {
     std::uint32_t low, high;
     float d;
-    __device__ Row(const std::uint8_t* header, int row, const FormatArguments&) {
+    __device__ Numbers(const std::uint8_t* header, int row, int half, const FormatArguments&) {
       const uint2 u = load<uint2>(header + row * 8);
       d = low_half(u.x);
-      high = u.x >> 16;
-      low = u.y;
+      high = u.x >> (16 + 8 * half);
+      low = u.y >> (16 * half);
     }
     __device__ float scale(int g) const {
       const std::uint32_t code = (low >> (4 * g) & 15) | (high >> (2 * g) & 3) << 4;
@@ -397,17 +460,14 @@ struct FewScales : BlockFormat<Block, kTileRows * 2 * kScales> {
   using Bits = Codes_;
   static constexpr int kGroup = kGroup_;
   static constexpr bool kOffset = true;
-  struct Row {
-    float d[kScales];
-    __device__ Row(const std::uint8_t* header, int row, const FormatArguments&) {
-#pragma unroll
-      for (int i = 0; i < kScales; ++i) {
-        d[i] = low_half(load<std::uint16_t>(header + (row * kScales + i) * 2));
-      }
+  struct Numbers {
+    std::uint32_t scales[2];
+    __device__ Numbers(const std::uint8_t* header, int row, int half, const FormatArguments&) {
+      const std::uint8_t* from = header + row * kScales * 2 + half * kScales / 2 * 2;
+      scales[0] = kScales == 4 ? load<std::uint32_t>(from) : load<std::uint16_t>(from);
     }
-    __device__ float at_group(int g) const { return d[g * kGroup / (256 / kScales)]; }
-    __device__ float scale(int g) const { return at_group(g) * (kStep * Bits::kFactor); }
-    __device__ float offset(int g) const { return at_group(g) * -kLess; }
+    __device__ float scale(int g) const { return half_in(scales, g) * kStep; }
+    __device__ float offset(int g) const { return half_in(scales, g) * -kLess; }
   };
   static __device__ void header(std::uint8_t* to, int r, const SourceRow& source,
                                 const FormatArguments&) {
@@ -423,19 +483,16 @@ struct CodesQ1_0 : FewScales<Q1_0, Planes<1, 0, false>, 2, 0, 2, 1, 128> {};
 
 // --- Micro-scaling -------------------------------------------------------------------------------
 
-// Half of 2^(code − 127).
-__device__ inline float half_power(std::uint32_t code) {
-  return __uint_as_float(code < 2 ? 0x00200000u << code : (code - 1) << 23);
-}
-
 struct CodesMXFP4 : BlockFormat<MXFP4, kTileRows * 8> {
-  using Bits = DoubledE2m1;
-  struct Row {
-    uint2 exponents;
-    __device__ Row(const std::uint8_t* header, int row, const FormatArguments&)
-        : exponents(load<uint2>(header + row * 8)) {}
+  using Bits = E2m1;
+  static constexpr float kFactor = 0x1p14f;
+  struct Numbers {
+    std::uint32_t exponents;
+    __device__ Numbers(const std::uint8_t* header, int row, int half, const FormatArguments&)
+        : exponents(load<std::uint32_t>(header + row * 8 + half * 4)) {}
     __device__ float scale(int g) const {
-      return half_power((g < 4 ? exponents.x : exponents.y) >> (g % 4 * 8) & 255);
+      const std::uint32_t bits = (g == 3 ? exponents >> 1 : exponents << (23 - g * 8)) & 0x7f800000;
+      return __uint_as_float(max(bits, 0x00400000u));  // 2^(code − 127), also of code 0
     }
     __device__ float offset(int) const { return 0; }
   };
@@ -446,29 +503,36 @@ struct CodesMXFP4 : BlockFormat<MXFP4, kTileRows * 8> {
 };
 
 struct CodesNVFP4 : BlockFormat<NVFP4, kTileRows * 16> {
-  using Bits = DoubledE2m1;
+  using Bits = E2m1;
   static constexpr int kGroup = 16;
-  struct Row {
-    std::uint32_t scales[4];
-    __device__ Row(const std::uint8_t* header, int row, const FormatArguments&) {
-      const uint4 u = load<uint4>(header + row * 16);
-      scales[0] = u.x, scales[1] = u.y, scales[2] = u.z, scales[3] = u.w;
+  static constexpr float kFactor = 0x1p22f;
+  struct Numbers {
+    std::uint32_t scales[2];
+    __device__ Numbers(const std::uint8_t* header, int row, int half, const FormatArguments&) {
+      const uint2 u = load<uint2>(header + row * 16 + half * 8);
+      scales[0] = u.x, scales[1] = u.y;
     }
     __device__ float scale(int g) const {
-      const std::uint32_t code = scales[g / 4] >> (g % 4 * 8) & 127;
-      return code == 127 ? 0 : __uint_as_float(code << 20) * 0x1p119f;  // half of the E4M3
+      // E4M3's bits at their places in a half are the number by 2⁻⁸.
+      const std::uint32_t word = scales[g / 4];
+      const std::uint32_t halves = (g % 2 == 0 ? word << 7 : word >> 1) & 0x3f803f80;
+      return g % 4 < 2 ? low_half(halves) : high_half(halves);
     }
     __device__ float offset(int) const { return 0; }
   };
   static __device__ void header(std::uint8_t* to, int r, const SourceRow& source,
                                 const FormatArguments&) {
     for (int i = 0; i < 4; ++i) copy(to + r * 16 + 4 * i, source.block<NVFP4>(i), 4);
+    for (int i = 0; i < 16; ++i) {
+      std::uint8_t& code = to[r * 16 + i];
+      if ((code & 127) == 127) code = 0;  // not a number, which GGUF takes for none
+    }
   }
 };
 
 // --- Scales apart: MLX, GPTQ, AWQ, compressed-tensors --------------------------------------------
 
-// A word for each group: a half or bfloat16, and another of these (MLX) or the zero point.
+// A word for each group: a half or bfloat16, and another of these (MLX) or the zero point, a half.
 template <int kUpper, int kLower, bool kZeroPoints>
 struct GroupPairs : Usual {
   using Bits = Planes<kUpper, kLower, false>;
@@ -476,25 +540,27 @@ struct GroupPairs : Usual {
   static __host__ __device__ int header_bytes(const FormatArguments& format) {
     return kTileRows * 4 * static_cast<int>(format.tile_groups);
   }
-  struct Row {
+  struct Numbers {
     const std::uint8_t* pairs;
+    int first;
     std::uint32_t shift;
     bool wide;
-    __device__ Row(const std::uint8_t* header, int row, const FormatArguments& format)
+    __device__ Numbers(const std::uint8_t* header, int row, int half, const FormatArguments& format)
         : pairs(header + row * 4 * format.tile_groups),
+          first(half * (Usual::kUnits * 2)),
           shift(format.group_shift),
           wide(format.scale_type == 1) {}
     __device__ std::uint32_t pair(int g) const {
-      return load<std::uint32_t>(pairs + (g >> shift) * 4);
+      return load<std::uint32_t>(pairs + ((first + g) >> shift) * 4);
     }
     __device__ float number(std::uint32_t bits) const {
       return wide ? __uint_as_float(bits << 16) : low_half(bits);
     }
-    __device__ float scale(int g) const { return number(pair(g)) * Bits::kFactor; }
+    __device__ float scale(int g) const { return number(pair(g)); }
     __device__ float offset(int g) const {
       const std::uint32_t word = pair(g);
       if constexpr (kZeroPoints) {
-        return number(word) * -static_cast<float>(word >> 16);
+        return number(word) * -high_half(word);
       } else {
         return number(word >> 16);
       }
@@ -543,7 +609,9 @@ struct CodesInt4 : GroupPairs<4, 0, true> {
     CodesInt4::fill_header(to, r, source, format, [&](std::uint32_t col) {
       const std::uint32_t group = int4_group(w, col);
       return bits16(format, Stored::scale(w, source.row, group)) |
-             Stored::zero(w, source.row, group) << 16;
+             static_cast<std::uint32_t>(__half_as_ushort(
+                 __float2half_rn(static_cast<float>(Stored::zero(w, source.row, group)))))
+                 << 16;
     });
   }
   template <typename>

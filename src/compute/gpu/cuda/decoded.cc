@@ -63,7 +63,8 @@ bool takes_decoded(const DeviceMatrix& weights) {
 }
 
 Status enqueue_decoded(Stream& stream, const Product& product) {
-  const DeviceMatrix& weights = *product.weights;
+  const Part& part = product.parts.front();
+  const DeviceMatrix& weights = *part.weights;
   const PackedOperand operand = packed_operand(weights);
   const DecodedPlaces places = decoded_places(weights, product.rows);
   const auto at = [&](std::size_t place) {
@@ -90,14 +91,14 @@ Status enqueue_decoded(Stream& stream, const Product& product) {
   const std::uint32_t each = are_halves(weights) ? outputs : outputs_at_a_time(weights);
   for (std::uint32_t first = 0; first < outputs; first += each) {
     half.outputs = std::min(each, outputs - first);
-    half.y = product.y + first;
-    half.bias = product.bias == nullptr ? nullptr : product.bias + first;
+    half.y = part.y + first;
+    half.bias = part.bias == nullptr ? nullptr : part.bias + first;
     if (!are_halves(weights)) {
       ESPALIER_CHECK(decode(stream, weights, first, half.outputs, decoded));
     }
     ESPALIER_CHECK(multiply_halves(stream, half));
   }
-  return undo_row_factors(stream, inverses, product.bias, product.rows, outputs, product.y);
+  return undo_row_factors(stream, inverses, part.bias, product.rows, outputs, part.y);
 }
 
 }  // namespace espalier::gpu::cuda

@@ -11,8 +11,9 @@ namespace espalier::gpu::cuda {
 
 [[nodiscard]] std::size_t decoded_workspace(const DeviceMatrix& weights, std::uint32_t rows);
 
-// Differs from the exact product by the rounding of weights and activations to halves: 2 to 3 ·
-// 10⁻⁴ of its size. Errors: the library is not there or takes no such product; what CUDA says.
+// Of one part. Differs from the exact product by the rounding of weights and activations to halves:
+// 2 to 3 · 10⁻⁴ of its size. Errors: the library is not there or takes no such product; what CUDA
+// says.
 [[nodiscard]] Status enqueue_decoded(Stream& stream, const Product& product);
 
 }  // namespace espalier::gpu::cuda

@@ -8,7 +8,7 @@
 // fed as two planes of s8, columns 2r and 2r + 1 of a fragment of 8. So a fragment serves 4 rows,
 // and all sums over a slice are exact integers, whose order does not matter: neither the division
 // of the work, nor the instruction, nor the number of rows changes a bit. Floats begin with a
-// slice's sums, which are added slice by slice by the block that completes 128 outputs.
+// slice's sums, which are added slice by slice by one block for each 128 outputs.
 //
 // Weights: in a tile, the 32 weights of columns g and g + 8 are 32·K consecutive bits. A lane takes
 // them of one of four tiles along the inputs (a quad), which makes every bit offset a constant, and
@@ -17,7 +17,9 @@
 #include <cuda_fp16.h>
 
 #include <algorithm>
+#include <iterator>
 #include <string>
+#include <vector>
 
 #include "compute/gpu/cuda/exl3_mul1.h"
 #include "compute/gpu/cuda/overlap.cuh"
@@ -44,10 +46,8 @@ constexpr float kLargest = 32600;                       // of a 16-bit activatio
 constexpr int kSlice = 1024;              // inputs
 constexpr int kSliceQuads = kSlice / 64;  // a quad: four tiles along the inputs
 constexpr int kRowsPerFragment = 4;
-constexpr int kFragmentWords = 128;    // of four activations each, of a quad
-constexpr int kWarps = 16;             // of a block
-constexpr std::uint32_t kFewRows = 8;  // that every block rotates itself
-constexpr int kGroup = 128;            // outputs that are rotated together
+constexpr int kWarps = 16;   // of a block
+constexpr int kGroup = 128;  // outputs that are rotated together
 
 // A row's activations of a slice.
 struct RowSlice {
@@ -56,19 +56,54 @@ struct RowSlice {
   int padding;         // to 16 bytes
 };
 
-struct Arguments {
+// What turns a row's sums of planes over a slice into floats.
+struct RowFactors {
+  float scale;
+  int high, low;  // the sums of the planes, times the mean of the bytes
+  float offset;
+  __device__ float result(int sum_high, int sum_low) const {
+    const float product =
+        fmaf(static_cast<float>(sum_high - high), 256.0f, static_cast<float>(sum_low - low));
+    return scale * fmaf(product, kStep, offset);
+  }
+};
+
+__device__ inline RowFactors factors_of(const RowSlice& row) {
+  const float sum = fmaf(static_cast<float>(row.high), 256.0f, static_cast<float>(row.low));
+  return {__uint_as_float(row.most) * (kHadamardScale / kLargest), kMeanBytes * row.high,
+          kMeanBytes * row.low, sum * kOffset};
+}
+
+// A part's matrix.
+struct MatrixArguments {
   const std::uint32_t* weights;
   const __half* suh;
   const __half* svh;
   const float* bias;
-  const float* x;
   float* y;
-  std::uint32_t* arrived;  // [groups]: units of work done; zero between calls
-  float* partial;          // [slices, rows, padded_outputs]
-  RowSlice* row_slices;    // of more than 8 rows, [slices, rows]
-  std::int16_t* codes;     // the same, [slices, rows, kSlice]
-  int rows, inputs, outputs, padded_inputs, padded_outputs;
+  int outputs;
 };
+
+// Outputs are those of all parts, padded, one part after the other.
+struct Arguments {
+  MatrixArguments matrices[kMostParts];
+  int first_outputs[kMostParts + 1];  // of each part; of those that are not there, the end of all
+  const float* x;
+  int* arrived;    // [groups]: units of work done; zero between calls
+  float* partial;  // [slices, rows, padded_outputs]
+  int parts, rows, inputs, padded_inputs, padded_outputs;
+  bool aligned;  // whether four activations can be read at once
+};
+
+// The part that has an output.
+__device__ inline int part_of(const Arguments& args, int output) {
+  int part = 0;
+#pragma unroll
+  for (int i = 1; i < static_cast<int>(kMostParts); ++i) {
+    if (output >= args.first_outputs[i]) part = i;
+  }
+  return part;
+}
 
 // The 128-point Hadamard transform, without its factor, of kEach consecutive values of each of
 // 128 / kEach lanes: the same sums in the same order whatever kEach is.
@@ -96,91 +131,69 @@ __device__ inline void hadamard(float (&values)[kEach], int lane) {
 }
 
 // Four activations of a row, from input k on, times suh.
-__device__ inline void load_run(float (&values)[4], const Arguments& args, int row, int k) {
-  const uint2 packed = *reinterpret_cast<const uint2*>(args.suh + k);
+__device__ inline void load_run(float (&values)[4], const Arguments& args, const __half* suh,
+                                int row, int k) {
+  const uint2 packed = *reinterpret_cast<const uint2*>(suh + k);
   const float2 a = __half22float2(reinterpret_cast<const __half2&>(packed.x));
   const float2 b = __half22float2(reinterpret_cast<const __half2&>(packed.y));
   const float scale[4] = {a.x, a.y, b.x, b.y};
-  const float* x = args.x + static_cast<std::size_t>(row) * args.inputs;
+  const float* x = args.x + static_cast<std::size_t>(row) * args.inputs + k;
+  if (args.aligned) {
+    const float4 four = k < args.inputs ? *reinterpret_cast<const float4*>(x) : float4{};
+    values[0] = four.x, values[1] = four.y, values[2] = four.z, values[3] = four.w;
+  } else {
 #pragma unroll
-  for (int i = 0; i < 4; ++i) values[i] = k + i < args.inputs ? x[k + i] * scale[i] : 0.0f;
-}
-
-// The bits of a warp's largest magnitude. What is not finite makes the slice's factor a NaN, and
-// with that the row.
-__device__ inline std::uint32_t largest_bits(const float (&values)[4]) {
-  float largest = 0;
-  bool finite = true;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    largest = fmaxf(largest, fabsf(values[i]));
-    finite = finite && fabsf(values[i]) <= 3.4e38f;
+    for (int i = 0; i < 4; ++i) values[i] = k + i < args.inputs ? x[i] : 0.0f;
   }
-  return __reduce_max_sync(~0u, finite ? __float_as_uint(largest) : 0x7fc00000u);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) values[i] *= scale[i];
 }
 
-// The two planes of a 16-bit activation: code = 256 · high + low.
-struct Planes {
-  int high, low;
-};
-__device__ inline Planes planes_of(int code) {
-  const int high = (code + 128) >> 8;
-  return {high, code - high * 256};
+// The bits of a warp's largest magnitude; of a NaN, where one is not finite, which makes the
+// slice's factor a NaN and with that the row.
+__device__ inline std::uint32_t largest_bits(const float (&values)[4]) {
+  constexpr std::uint32_t kInfinity = 0x7f800000;
+  std::uint32_t largest = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) largest = max(largest, __float_as_uint(values[i]) & 0x7fffffffu);
+  largest = __reduce_max_sync(~0u, largest);
+  return largest < kInfinity ? largest : kInfinity + 1;
 }
+
+// The planes of four 16-bit activations, code = 256 · high + low, each byte four times.
+struct Planes {
+  std::uint32_t high[4], low[4];
+};
 
 // Scales to 16 bits, and adds up the warp's planes in a row's slice.
-__device__ inline void quantize(int (&codes)[4], const float (&values)[4], RowSlice* row,
-                                int lane) {
+__device__ inline Planes quantize(const float (&values)[4], RowSlice* row, int lane) {
   const float largest = __uint_as_float(row->most);
   const float to_code = largest > 0 ? kLargest / largest : 0.0f;
-  Planes sum = {0, 0};
+  // Of 1.5 · 2²³ and something less than 2²², the lower bits are that, rounded.
+  constexpr float kRound = 12582912.0f;
+  Planes planes;
+  std::uint32_t bits[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    codes[i] = __float2int_rn(values[i] * to_code);
-    const Planes planes = planes_of(codes[i]);
-    sum.high += planes.high;
-    sum.low += planes.low;
+    bits[i] = __float_as_uint(fmaf(values[i], to_code, kRound));
+    planes.low[i] = __byte_perm(bits[i], 0, 0x0000);
+    bits[i] += 128;
+    planes.high[i] = __byte_perm(bits[i], 0, 0x1111);
   }
-  sum.high = __reduce_add_sync(~0u, sum.high);
-  sum.low = __reduce_add_sync(~0u, sum.low);
+  const auto sum = [](const std::uint32_t(&words)[4]) {  // of a byte of each
+    const std::uint32_t two = __byte_perm(words[0], words[1], 0x0040);
+    return __dp4a(
+        static_cast<int>(__byte_perm(two, __byte_perm(words[2], words[3], 0x0040), 0x5410)),
+        0x01010101, 0);
+  };
+  // Of 128 values each sum is within 16 bits, so both go in one.
+  const int both = __reduce_add_sync(~0u, sum(planes.high) * 65536 + sum(planes.low));
   if (lane == 0) {
-    atomicAdd(&row->high, sum.high);
-    atomicAdd(&row->low, sum.low);
+    const int low = static_cast<std::int16_t>(both);
+    atomicAdd(&row->high, (both - low) >> 16);
+    atomicAdd(&row->low, low);
   }
-}
-
-// For more than 8 rows: rotates and scales all of them once. A block for each slice along x and row
-// along y, a warp for each run of 128.
-constexpr int kPrepareThreads = kSlice / 4;
-__global__ void __launch_bounds__(kPrepareThreads) exl3_mul1_prepare(const Arguments args) {
-  __shared__ RowSlice shared;
-  const int lane = threadIdx.x % 32;
-  const int slice = blockIdx.x;
-  const int row = blockIdx.y;
-  const int k = slice * kSlice + threadIdx.x * 4;
-  const bool inside = k < args.padded_inputs;  // the same for all of a warp
-  if (threadIdx.x == 0) shared = {};
-  let_the_next_kernel_start();
-  wait_for_the_kernel_before();
-  __syncthreads();
-  float values[4] = {};
-  if (inside) {
-    load_run(values, args, row, k);
-    hadamard(values, lane);
-    const std::uint32_t bits = largest_bits(values);
-    if (lane == 0) atomicMax(&shared.most, bits);
-  }
-  __syncthreads();
-  if (inside) {
-    int codes[4];
-    quantize(codes, values, &shared, lane);
-    short4 out = make_short4(codes[0], codes[1], codes[2], codes[3]);
-    *reinterpret_cast<short4*>(args.codes +
-                               (static_cast<std::size_t>(slice) * args.rows + row) * kSlice +
-                               threadIdx.x * 4) = out;
-  }
-  __syncthreads();
-  if (threadIdx.x == 0) args.row_slices[slice * args.rows + row] = shared;
+  return planes;
 }
 
 // A lane's bits of two tiles that lie side by side along the outputs: the bits of 32 weights of the
@@ -246,14 +259,16 @@ struct TilePair {
 };
 
 // How the work is divided. A unit is some pairs of tiles along the outputs over a whole slice. A
-// block has a contiguous run of units (slice by slice), which it does in rounds of units of one
-// slice, whose operand is in shared memory. The items of a round, each a unit in one quad, are
-// dealt to teams of warps in contiguous shares, and the teams' sums meet in shared memory.
-template <int kUnitPairs_, int kTeamWarps_, int kFragments_>
+// block has a contiguous run of units (slice by slice, in each part by part), which it does in
+// rounds of units of one slice and part, whose operand is in shared memory. The items of a round,
+// each a unit in one quad, are dealt to teams of warps in contiguous shares, and the teams' sums
+// meet in shared memory.
+template <int kUnitPairs_, int kTeamWarps_, int kFragments_, int kSliceStart_>
 struct Division {
   static constexpr int kUnitPairs = kUnitPairs_;
   static constexpr int kTeamWarps = kTeamWarps_;  // each with the same number of pairs
   static constexpr int kFragments = kFragments_;
+  static constexpr int kSliceStart = kSliceStart_;
   static constexpr int kTeams = kWarps / kTeamWarps;
   static constexpr int kWarpPairs = kUnitPairs / kTeamWarps;
   static constexpr int kUnitOutputs = kUnitPairs * 32;
@@ -268,11 +283,12 @@ struct Division {
 // A team's place in the block's run.
 template <typename D>
 struct Cursor {
+  const Arguments& args;
   int slice_units, total_quads, team;
-  int slice, unit, left;        // of the block
-  int units, quads, item, end;  // of the round; of the team's share
+  int slice, unit, left;              // of the block
+  int part, units, quads, item, end;  // of the round; of the team's share
 
-  __device__ Cursor(const Arguments& args, int first, int last) {
+  __device__ Cursor(const Arguments& args, int first, int last) : args(args) {
     slice_units = args.padded_outputs / D::kUnitOutputs;
     total_quads = args.padded_inputs / 64;
     team = threadIdx.x / (32 * D::kTeamWarps);
@@ -282,7 +298,9 @@ struct Cursor {
     if (left > 0) start_round();
   }
   __device__ void start_round() {
-    units = min(D::kRoundUnits, min(left, slice_units - unit));
+    part = part_of(args, unit * D::kUnitOutputs);
+    const int part_end = args.first_outputs[part + 1] / D::kUnitOutputs;
+    units = min(D::kRoundUnits, min(left, part_end - unit));
     quads = min(kSliceQuads, total_quads - slice * kSliceQuads);
     const int items = units * quads;
     item = items * team / D::kTeams;
@@ -312,15 +330,11 @@ __device__ inline int team_warp() {
 template <int kDoubleBits, typename D>
 struct Fetcher {
   static constexpr int kPairWords = kDoubleBits * 32;  // of a pair of tiles in a quad
-  const std::uint32_t* weights;
   Cursor<D> at;
   const std::uint32_t* from = nullptr;
   int run = 0;  // items to read before the unit ends, or the round
 
-  __device__ Fetcher(const Arguments& args, const Cursor<D>& start)
-      : weights(args.weights), at(start) {
-    seek();
-  }
+  __device__ explicit Fetcher(const Cursor<D>& start) : at(start) { seek(); }
   __device__ void seek() {
     while (at.left > 0 && at.item == at.end) at.next_round();
     if (at.left <= 0) return;
@@ -329,10 +343,11 @@ struct Fetcher {
     run = min(at.quads - quad, at.end - at.item);
     at.item += run;
     // Pairs of tiles lie in twos, quad by quad.
-    const int pair = (at.unit + unit) * D::kUnitPairs + team_warp<D>() * D::kWarpPairs;
+    const int pair = (at.unit + unit) * D::kUnitPairs + team_warp<D>() * D::kWarpPairs -
+                     at.args.first_outputs[at.part] / 32;
     const std::size_t two =
         static_cast<std::size_t>(pair / 2) * at.total_quads + at.slice * kSliceQuads + quad;
-    from = weights + (two * 2 + pair % 2) * kPairWords;
+    from = at.args.matrices[at.part].weights + (two * 2 + pair % 2) * kPairWords;
   }
   __device__ void fetch(TilePair<kDoubleBits> (&to)[D::kWarpPairs]) {
     if (at.left <= 0) return;
@@ -344,7 +359,7 @@ struct Fetcher {
   }
 };
 
-// All items of a team's share of a round. `multiply(tiles, quad)` adds an item's products to `acc`.
+// All items of a team's share of a round. `multiply` adds an item's products to `acc`.
 template <int kDoubleBits, typename D, typename Multiply>
 __device__ inline void run_share(const Cursor<D>& at, Fetcher<kDoubleBits, D>& fetcher,
                                  TilePair<kDoubleBits> (&even)[D::kWarpPairs],
@@ -357,7 +372,7 @@ __device__ inline void run_share(const Cursor<D>& at, Fetcher<kDoubleBits, D>& f
   int items = at.end - at.item;
   const auto step = [&](Tiles& now, Tiles& next) {
     fetcher.fetch(next);
-    multiply(now, quad);
+    multiply(now, quad, acc);
     ++quad;
     --items;
     if (quad != at.quads && items != 0) return;
@@ -386,49 +401,58 @@ __device__ inline void run_share(const Cursor<D>& at, Fetcher<kDoubleBits, D>& f
 // The sums of a round, [units, tiles, fragments, 4, 32] as the tensor cores leave them, to floats
 // of this slice. Clears them.
 template <typename D>
-__device__ inline void write_round(int* sums, const RowSlice* rows, const Arguments& args,
+__device__ inline void write_round(int* sums, const RowFactors* rows, const Arguments& args,
                                    const Cursor<D>& at) {
-  const int columns = at.units * D::kUnitOutputs;
-  for (int column = threadIdx.x; column < columns; column += kWarps * 32) {
+  const int tasks = at.units * D::kUnitOutputs * D::kFragments;
+  for (int task = threadIdx.x; task < tasks; task += kWarps * 32) {
+    const int eight = task / (8 * D::kFragments);  // of columns
+    const int fragment = task / 8 % D::kFragments;
+    const int column = task % 8;
     // Register 0 and 1 of a lane: output lane / 4, planes of row lane % 4. Registers 2 and 3: the
     // output 8 further.
-    int* of_column =
-        sums + column / 16 * (D::kFragments * 128) + column / 8 % 2 * 64 + column % 8 * 4;
+    int* from =
+        sums + eight / 2 * (D::kFragments * 128) + fragment * 128 + eight % 2 * 64 + column * 4;
+    int4* high_at = reinterpret_cast<int4*>(from);
+    int4* low_at = reinterpret_cast<int4*>(from + 32);
+    const int4 high4 = *high_at;
+    const int4 low4 = *low_at;
+    *high_at = *low_at = make_int4(0, 0, 0, 0);
+    const int high[4] = {high4.x, high4.y, high4.z, high4.w};
+    const int low[4] = {low4.x, low4.y, low4.z, low4.w};
+    const int first_row = fragment * kRowsPerFragment;
     float* to = args.partial +
-                static_cast<std::size_t>(at.slice) * args.rows * args.padded_outputs +
-                at.unit * D::kUnitOutputs + column;
+                (static_cast<std::size_t>(at.slice) * args.rows + first_row) * args.padded_outputs +
+                at.unit * D::kUnitOutputs + eight * 8 + column;
 #pragma unroll
-    for (int f = 0; f < D::kFragments; ++f) {
-      int4* high_at = reinterpret_cast<int4*>(of_column + f * 128);
-      int4* low_at = reinterpret_cast<int4*>(of_column + f * 128 + 32);
-      const int4 high4 = *high_at;
-      const int4 low4 = *low_at;
-      *high_at = *low_at = make_int4(0, 0, 0, 0);
-      const int high[4] = {high4.x, high4.y, high4.z, high4.w};
-      const int low[4] = {low4.x, low4.y, low4.z, low4.w};
-#pragma unroll
-      for (int r = 0; r < kRowsPerFragment; ++r) {
-        const int row = f * kRowsPerFragment + r;
-        if (row >= args.rows) break;
-        const RowSlice s = rows[row];
-        const float scale = __uint_as_float(s.most) * (kHadamardScale / kLargest);
-        const float product = fmaf(static_cast<float>(high[r] - kMeanBytes * s.high), 256.0f,
-                                   static_cast<float>(low[r] - kMeanBytes * s.low));
-        const float x_sum = fmaf(static_cast<float>(s.high), 256.0f, static_cast<float>(s.low));
-        __stcg(to + static_cast<std::size_t>(row) * args.padded_outputs,
-               scale * fmaf(product, kStep, x_sum * kOffset));
-      }
+    for (int r = 0; r < kRowsPerFragment; ++r) {
+      if (first_row + r >= args.rows) break;
+      __stcg(to, rows[first_row + r].result(high[r], low[r]));
+      to += args.padded_outputs;
     }
   }
 }
 
-// Counts the block's units in the groups of 128 outputs that they belong to. `completed` becomes
-// the number of groups of which this block is the last, and they themselves.
+// Lists of groups of 128 outputs, in shared memory: each its length, then the groups.
+constexpr std::uint32_t kMostGroups = 4095;
+struct GroupList {
+  int length;
+  int groups[kMostGroups];
+  __device__ void add(int group) { groups[atomicAdd(&length, 1)] = group; }
+};
+struct GroupLists {
+  GroupList completed;  // by this block
+  GroupList watched;    // that this block is to finish, whoever completes them
+  GroupList claimed;    // that this block does finish
+};
+
+// Counts the block's units in the groups that they belong to, and lists those of which all units
+// are done with that, and those which it is to watch: where a group's first unit of one of the
+// slices, another for each group, is the block's.
 template <typename D>
-__device__ inline void arrive(int* completed, const Arguments& args, int first, int last) {
+__device__ inline void arrive(GroupLists* lists, const Arguments& args, int first, int last,
+                              int slices, bool watching) {
   constexpr int kGroupUnits = kGroup / D::kUnitOutputs;
   const int slice_units = args.padded_outputs / D::kUnitOutputs;
-  const int slices = (args.padded_inputs / 64 + kSliceQuads - 1) / kSliceQuads;
   for (int group = threadIdx.x; group < args.padded_outputs / kGroup; group += kWarps * 32) {
     int units = 0;
     for (int slice = first / slice_units; slice * slice_units < last; ++slice) {
@@ -437,60 +461,114 @@ __device__ inline void arrive(int* completed, const Arguments& args, int first, 
     }
     if (units == 0) continue;
     __threadfence();  // the sums before the count
-    const std::uint32_t before = atomicAdd(args.arrived + group, static_cast<std::uint32_t>(units));
-    if (before + units != static_cast<std::uint32_t>(slices * kGroupUnits)) continue;
-    args.arrived[group] = 0;
-    completed[1 + atomicAdd(completed, 1)] = group;
+    const int before = atomicAdd(args.arrived + group, units);
+    if (before + units == slices * kGroupUnits) {
+      if (watching) {
+        lists->completed.add(group);
+      } else {
+        args.arrived[group] = 0;
+        lists->claimed.add(group);
+        __threadfence();  // the count before the others' sums
+      }
+    }
+    const int watch = group % slices * slice_units + group * kGroupUnits;
+    if (watch >= first && watch < last) lists->watched.add(group);
+  }
+}
+
+// Claims those groups of a list that are complete and that no other block has claimed; waits up to
+// so many cycles for the others.
+__device__ inline void claim(GroupLists* lists, const GroupList& wanted, const Arguments& args,
+                             int complete, long long patience) {
+  for (int i = threadIdx.x; i < wanted.length; i += kWarps * 32) {
+    const int group = wanted.groups[i];
+    const long long start = clock64();
+    int count;
+    do {
+      count = atomicCAS(args.arrived + group, complete, 0);
+    } while (count != complete && count != 0 && clock64() - start < patience);
+    if (count != complete) continue;
+    lists->claimed.add(group);
     __threadfence();  // the count before the others' sums
   }
 }
 
-// Adds up the slices of a completed group's row in order, rotates and scales. Half a warp each.
-__device__ inline void finish_rows(const int* completed, const Arguments& args, int slices) {
+// Adds up the slices of a claimed group's row in order, rotates and scales. A warp each.
+__device__ inline void finish_rows(const GroupList& claimed, const Arguments& args, int slices) {
+  constexpr int kTogether = 8;  // slices whose loads overlap
   const int lane = threadIdx.x % 32;
-  const int tasks = completed[0] * args.rows;
-  for (int pair = threadIdx.x / 32 * 2; pair < tasks; pair += kWarps * 2) {
-    const int task = min(pair + lane / 16, tasks - 1);
+  const int tasks = claimed.length * args.rows;
+  for (int task = threadIdx.x / 32; task < tasks; task += kWarps) {
     const int row = task % args.rows;
-    const int first = completed[1 + task / args.rows] * kGroup + lane % 16 * 8;
-    const float* from = args.partial + static_cast<std::size_t>(row) * args.padded_outputs + first;
+    const int place = claimed.groups[task / args.rows] * kGroup + lane * 4;
+    const int part = part_of(args, place);
+    const MatrixArguments& matrix = args.matrices[part];
+    const int first = place - args.first_outputs[part];
+    const float* from = args.partial + static_cast<std::size_t>(row) * args.padded_outputs + place;
     const std::size_t slice_floats = static_cast<std::size_t>(args.rows) * args.padded_outputs;
-    const uint4 packed = *reinterpret_cast<const uint4*>(args.svh + first);
-    float values[8] = {};
-#pragma unroll 4
-    for (int slice = 0; slice < slices; ++slice) {
-      const auto* four = reinterpret_cast<const float4*>(from + slice * slice_floats);
-      const float4 a = __ldcg(four);
-      const float4 b = __ldcg(four + 1);
-      values[0] += a.x, values[1] += a.y, values[2] += a.z, values[3] += a.w;
-      values[4] += b.x, values[5] += b.y, values[6] += b.z, values[7] += b.w;
+    const uint2 packed = *reinterpret_cast<const uint2*>(matrix.svh + first);
+    float values[4] = {};
+    for (int slice = 0; slice < slices; slice += kTogether) {
+      float4 four[kTogether];
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        four[i] = slice + i < slices
+                      ? __ldcg(reinterpret_cast<const float4*>(from + (slice + i) * slice_floats))
+                      : float4{};
+      }
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        values[0] += four[i].x, values[1] += four[i].y;
+        values[2] += four[i].z, values[3] += four[i].w;
+      }
     }
     hadamard(values, lane);
-    if (pair + lane / 16 >= tasks) continue;
-    const std::uint32_t scales[4] = {packed.x, packed.y, packed.z, packed.w};
-    float* y = args.y + static_cast<std::size_t>(row) * args.outputs;
+    const float2 a = __half22float2(reinterpret_cast<const __half2&>(packed.x));
+    const float2 b = __half22float2(reinterpret_cast<const __half2&>(packed.y));
+    const float scale[4] = {a.x, a.y, b.x, b.y};
+    float* y = matrix.y + static_cast<std::size_t>(row) * matrix.outputs;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const float2 two = __half22float2(reinterpret_cast<const __half2&>(scales[i / 2]));
-      const float value = values[i] * ((i % 2 == 0 ? two.x : two.y) * kHadamardScale);
+    for (int i = 0; i < 4; ++i) {
+      const float value = values[i] * (scale[i] * kHadamardScale);
       const int output = first + i;
-      if (output < args.outputs) y[output] = value + (args.bias != nullptr ? args.bias[output] : 0);
+      if (output >= matrix.outputs) continue;
+      y[output] = value + (matrix.bias != nullptr ? matrix.bias[output] : 0);
     }
   }
 }
 
-// What a block does after its products: where it is the last of a group, it finishes the group.
-// `memory` has room for a list of all groups.
+// What a block does after its products. All blocks end at about the same time, so that the last of
+// them completes all of its groups. It finishes them itself where they are few; where they are
+// many, there is for each group a block that watches it. A watcher's patience is bounded, and
+// groups that are left over are finished by the block that completed them: no block depends on
+// another that may not be running.
 template <typename D>
 __device__ inline void finish(std::uint8_t* memory, const Arguments& args, int first, int last) {
-  int* completed = reinterpret_cast<int*>(memory);
-  if (threadIdx.x == 0) completed[0] = 0;
+  constexpr int kGroupUnits = kGroup / D::kUnitOutputs;
+  constexpr long long kPatience = 40000;  // cycles
+  const int slices = (args.padded_inputs / 64 + kSliceQuads - 1) / kSliceQuads;
+  const int complete = slices * kGroupUnits;
+  const int block_groups = args.padded_outputs / kGroup * slices / gridDim.x;
+  auto* lists = reinterpret_cast<GroupLists*>(memory);
+  if (threadIdx.x == 0) {
+    lists->completed.length = lists->watched.length = lists->claimed.length = 0;
+  }
   __syncthreads();
-  arrive<D>(completed, args, first, last);
+  const bool watching = block_groups * args.rows > kWarps;  // the same for all blocks
+  arrive<D>(lists, args, first, last, slices, watching);
   __syncthreads();
-  finish_rows(completed, args, (args.padded_inputs / 64 + kSliceQuads - 1) / kSliceQuads);
+  if (watching) {
+    claim(lists, lists->watched, args, complete, kPatience);
+    __syncthreads();
+    finish_rows(lists->claimed, args, slices);
+    __syncthreads();
+    if (threadIdx.x == 0) lists->claimed.length = 0;
+    __syncthreads();
+    claim(lists, lists->completed, args, complete, 0);
+    __syncthreads();
+  }
+  finish_rows(lists->claimed, args, slices);
 }
-constexpr std::uint32_t kMostGroups = 4095;  // a list of 16 KB
 
 template <typename D>
 __device__ inline void clear(int* sums) {
@@ -499,41 +577,52 @@ __device__ inline void clear(int* sums) {
   }
 }
 
-// A block's first unit.
+// A block's first unit. A block that goes on to another slice or part has less to multiply, as it
+// rotates its activations too, which takes about as long as kSliceStart units.
 template <typename D>
 __device__ inline int first_unit(const Arguments& args, unsigned block) {
   const int slices = (args.padded_inputs / 64 + kSliceQuads - 1) / kSliceQuads;
-  const long long total = static_cast<long long>(args.padded_outputs / D::kUnitOutputs) * slices;
-  return static_cast<int>(total * block / gridDim.x);
+  const int slice_units = args.padded_outputs / D::kUnitOutputs;
+  const int slice_length = slice_units + args.parts * D::kSliceStart;
+  const int place =
+      static_cast<int>(static_cast<long long>(slice_length) * slices * block / gridDim.x);
+  const int in_slice = place % slice_length;
+  int unit = 0;
+#pragma unroll
+  for (int part = 0; part < static_cast<int>(kMostParts); ++part) {
+    const int first = args.first_outputs[part] / D::kUnitOutputs;
+    const int after_start = in_slice - first - (part + 1) * D::kSliceStart;
+    if (after_start >= -D::kSliceStart) unit = first + max(0, after_start);
+  }
+  return place / slice_length * slice_units + unit;
 }
 
-// ---- Up to 8 rows: every block rotates the activations itself, and mma.sync multiplies.
-
-// Rotates the rows' activations of a slice and leaves the product's operand, each activation four
-// times. A warp for each run of 128 of a row at a time. Ends with a barrier; `rows` is clear
-// before.
-template <int kFragments>
-__device__ inline void prepare(uint4* operand, RowSlice* rows, const Arguments& args, int slice) {
+// Rotates the rows' activations of a slice and leaves the product's operand. A warp for each run of
+// 128 of a row at a time. `rows` is clear before.
+template <typename Product>
+__device__ inline void prepare(std::uint8_t* operand, RowSlice* rows, const Arguments& args,
+                               const __half* suh, int slice) {
   constexpr int kRuns = kSlice / 128;
-  constexpr int kTasks = kFragments * kRowsPerFragment * kRuns / kWarps;
   constexpr int kRowStep = kWarps / kRuns;
+  constexpr int kTasks = Product::D::kMostRows / kRowStep;
+  constexpr int kTogether = kTasks > 2 ? 4 : 1;  // whose latencies overlap
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
   const int in_slice = warp % kRuns * 128 + lane * 4;
   const int k = slice * kSlice + in_slice;
   const bool inside = k < args.padded_inputs;  // the same for all of a warp
   const int first_row = warp / kRuns;
-  float values[kTasks][4];
+  float values[kTasks][4] = {};
   if (inside) {
 #pragma unroll
     for (int task = 0; task < kTasks; ++task) {
       const int row = first_row + task * kRowStep;
-      if (row < args.rows) load_run(values[task], args, row, k);
+      if (row < args.rows) load_run(values[task], args, suh, row, k);
     }
 #pragma unroll
     for (int task = 0; task < kTasks; ++task) {
       const int row = first_row + task * kRowStep;
-      if (row >= args.rows) break;
+      if (task % kTogether == 0 && row >= args.rows) break;
       hadamard(values[task], lane);
       const std::uint32_t bits = largest_bits(values[task]);
       if (lane == 0) atomicMax(&rows[row].most, bits);
@@ -544,79 +633,69 @@ __device__ inline void prepare(uint4* operand, RowSlice* rows, const Arguments& 
 #pragma unroll
     for (int task = 0; task < kTasks; ++task) {
       const int row = first_row + task * kRowStep;
-      if (row >= args.rows) break;
-      int codes[4];
-      quantize(codes, values[task], rows + row, lane);
-      // Word `pair` of tile `tile` holds inputs 2·pair, 2·pair + 1, 2·pair + 8 and 2·pair + 9 of
-      // it.
-      const int quad = in_slice / 64;
-      const int tile = in_slice / 16 % 4;
-      const int pair = in_slice % 8 / 2;
-      const int upper_half = in_slice / 8 % 2;
-      const int column = row % kRowsPerFragment * 2;
-      auto* to = reinterpret_cast<uint2*>(
-          operand + (row / kRowsPerFragment * kSliceQuads + quad) * kFragmentWords + pair * 32 +
-          column * 4 + tile);
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const Planes a = planes_of(codes[2 * i]);
-        const Planes b = planes_of(codes[2 * i + 1]);
-        to[i * 64 + upper_half] = make_uint2(__byte_perm(a.high, 0, 0), __byte_perm(b.high, 0, 0));
-        to[i * 64 + 8 + upper_half] =
-            make_uint2(__byte_perm(a.low, 0, 0), __byte_perm(b.low, 0, 0));
-      }
+      if (task % kTogether == 0 && row >= args.rows) break;
+      Product::put(operand, row, in_slice, quantize(values[task], rows + row, lane));
     }
   }
-  __syncthreads();
 }
 
-__device__ inline void multiply(int (&sums)[4], std::uint32_t a0, std::uint32_t a1,
-                                std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
-                                std::uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
+// What multiplies items: the operand in shared memory, where `put` leaves four activations of a
+// row, each four times.
 
-// A warp takes two pairs of tiles where its registers hold their bits and sums.
+// Up to 8 rows: mma.sync.
 template <int kDoubleBits, int kFragments>
-using FewRows = Division<(kFragments > 1 || kDoubleBits > 12 ? 1 : 2), 1, kFragments>;
-template <int kFragments>
-constexpr int kFewRowsOperand = kFragments* kSliceQuads* kFragmentWords * 16;
+struct FewRows {
+  static constexpr int kBits = kDoubleBits;
+  // A warp takes two pairs of tiles where its registers hold their bits and sums.
+  static constexpr int kPairs = kFragments > 1 || kDoubleBits > 12 ? 1 : 2;
+  using D = Division<kPairs, 1, kFragments, kPairs == 1 ? 2 : 1>;
+  using Tiles = TilePair<kDoubleBits>[D::kWarpPairs];
+  using Sums = int[D::kWarpPairs * 2][kFragments][4];
 
-template <int kDoubleBits, int kFragments>
-__global__ void __launch_bounds__(kWarps * 32, 1) exl3_mul1_few_rows(const Arguments args) {
-  using D = FewRows<kDoubleBits, kFragments>;
-  extern __shared__ __align__(128) std::uint8_t memory[];
-  __shared__ RowSlice rows[D::kMostRows];
-  uint4* operand = reinterpret_cast<uint4*>(memory);
-  int* sums = reinterpret_cast<int*>(memory + kFewRowsOperand<kFragments>);
-  const int lane = threadIdx.x % 32;
+  // [fragments, quads, 4 words of each lane, 32]. Word `pair` of tile `tile` holds inputs 2·pair,
+  // 2·pair + 1, 2·pair + 8 and 2·pair + 9 of it. The padding after two words keeps the writes of
+  // half a warp in different banks.
+  static constexpr int kQuadWords = 4 * 32 + 4;
+  static constexpr int kOperandBytes = kFragments * kSliceQuads * kQuadWords * 16;
+  static __device__ int word(int fragment, int quad, int pair) {
+    return (fragment * kSliceQuads + quad) * kQuadWords + pair * 32 + pair / 2 * 4;
+  }
+  static __device__ void put(std::uint8_t* operand, int row, int in_slice, const Planes& planes) {
+    const int column = row % kRowsPerFragment * 2;
+    const int upper_half = in_slice / 8 % 2;
+    auto* to = reinterpret_cast<uint2*>(operand) + column * 8 + in_slice / 16 % 4 * 2 + upper_half;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int at = word(row / kRowsPerFragment, in_slice / 64, in_slice % 8 / 2 + i) * 2;
+      to[at] = make_uint2(planes.high[2 * i], planes.high[2 * i + 1]);
+      to[at + 8] = make_uint2(planes.low[2 * i], planes.low[2 * i + 1]);
+    }
+  }
+  static __device__ void publish() {}
 
-  const int first = first_unit<D>(args, blockIdx.x);
-  const int last = first_unit<D>(args, blockIdx.x + 1);
-  Cursor<D> at(args, first, last);
-  // The weights do not depend on the kernel before.
-  Fetcher<kDoubleBits, D> fetcher(args, at);
-  TilePair<kDoubleBits> tiles[D::kWarpPairs];
-  fetcher.fetch(tiles);
-  clear<D>(sums);
-  let_the_next_kernel_start();
-  wait_for_the_kernel_before();
+  const uint4* operand;
+  int lane;
 
-  int acc[D::kWarpPairs * 2][kFragments][4] = {};
-  const auto multiply_item = [&](TilePair<kDoubleBits>(&now)[D::kWarpPairs], int quad) {
-    const uint4* b = operand + quad * kFragmentWords + lane;
+  __device__ explicit FewRows(const std::uint8_t* memory)
+      : operand(reinterpret_cast<const uint4*>(memory) + threadIdx.x % 32),
+        lane(threadIdx.x % 32) {}
+  static __device__ void multiply(int (&sums)[4], std::uint32_t a0, std::uint32_t a1,
+                                  std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
+                                  std::uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+  }
+  __device__ void operator()(Tiles& now, int quad, Sums& acc) const {
+    const uint4* b = operand + word(0, quad, 0);
 #pragma unroll
     for (int j = 0; j < D::kWarpPairs; ++j) now[j].find_start(lane);
 #pragma unroll
     for (int eight = 0; eight < 4; ++eight) {
       uint4 x[kFragments];
 #pragma unroll
-      for (int f = 0; f < kFragments; ++f) {
-        x[f] = b[f * (kSliceQuads * kFragmentWords) + eight * 32];
-      }
+      for (int f = 0; f < kFragments; ++f) x[f] = b[word(f, 0, eight)];
 #pragma unroll
       for (int j = 0; j < D::kWarpPairs * 2; ++j) {
         std::uint32_t w[8];
@@ -629,73 +708,11 @@ __global__ void __launch_bounds__(kWarps * 32, 1) exl3_mul1_few_rows(const Argum
         }
       }
     }
-  };
-  int loaded = -1;
-  while (at.left > 0) {
-    if (at.slice != loaded) {
-      if (threadIdx.x < D::kMostRows) rows[threadIdx.x] = {};
-      __syncthreads();
-      prepare<kFragments>(operand, rows, args, at.slice);
-      loaded = at.slice;
-    }
-    run_share<kDoubleBits, D>(at, fetcher, tiles, acc, sums, multiply_item);
-    __syncthreads();
-    write_round<D>(sums, rows, args, at);
-    at.next_round();
-    __syncthreads();
-  }
-  finish<D>(memory, args, first, last);
-}
-
-// ---- 9 to 16 rows on Hopper: wgmma, whose four warps hold 16 outputs each and which reads the
-// operand from shared memory.
-
-// The operand: for each quad and input of a tile a block of [fragments, 8 columns, 4 tiles], each
-// activation four times: two of wgmma's core matrices lie one such block apart. The padding keeps
-// the writes of a warp in different banks.
-template <int kFragments>
-struct WideOperand {
-  static constexpr int kInputBytes = kFragments * 128;
-  static constexpr int kQuadBytes = 16 * kInputBytes + 64;
-  static __device__ int at(int quad, int input) {
-    return quad * kQuadBytes + input * kInputBytes + input / 4 * 16;
   }
 };
 
-template <int kFragments>
-using ManyRows = Division<4, 4, kFragments>;
-template <int kFragments>
-constexpr int kManyRowsOperand = WideOperand<kFragments>::kQuadBytes* kSliceQuads;
-
-// A slice's codes as the operand, and what is known of the rows.
-template <int kFragments>
-__device__ inline void load_operand(std::uint8_t* operand, RowSlice* rows, const Arguments& args,
-                                    int slice) {
-  using Operand = WideOperand<kFragments>;
-  constexpr int kFours = kSliceQuads * 16;  // of codes, a row
-  const std::int16_t* codes = args.codes + static_cast<std::size_t>(slice) * args.rows * kSlice;
-  if (threadIdx.x < args.rows) {
-    rows[threadIdx.x] = args.row_slices[slice * args.rows + threadIdx.x];
-  }
-  for (int i = threadIdx.x; i < args.rows * kFours; i += kWarps * 32) {
-    const int row = i / kFours;
-    const int k = i % kFours * 4;
-    const uint2 four = __ldcg(reinterpret_cast<const uint2*>(codes + row * kSlice + k));
-    const int code[4] = {static_cast<std::int16_t>(four.x), static_cast<int>(four.x) >> 16,
-                         static_cast<std::int16_t>(four.y), static_cast<int>(four.y) >> 16};
-    std::uint8_t* to =
-        operand + row / kRowsPerFragment * 128 + row % kRowsPerFragment * 32 + k / 16 % 4 * 4;
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const Planes planes = planes_of(code[j]);
-      auto* word = reinterpret_cast<std::uint32_t*>(to + Operand::at(k / 64, k % 16 + j));
-      word[0] = __byte_perm(planes.high, 0, 0);
-      word[4] = __byte_perm(planes.low, 0, 0);
-    }
-  }
-}
-
-// Where there is no wgmma, the kernel is compiled, but not called.
+// 9 to 16 rows on Hopper: wgmma, whose four warps hold 16 outputs each and which reads the operand
+// from shared memory. (Where there is no wgmma, the kernel is compiled, but not called.)
 __device__ inline void begin_wgmma() {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -724,43 +741,58 @@ __device__ inline void wgmma(int (&d)[4][4], std::uint32_t a0, std::uint32_t a1,
 #endif
 }
 
-template <int kDoubleBits, int kFragments>
-__global__ void __launch_bounds__(kWarps * 32, 1) exl3_mul1_many_rows(const Arguments args) {
-  using D = ManyRows<kFragments>;
-  using Operand = WideOperand<kFragments>;
-  extern __shared__ __align__(128) std::uint8_t memory[];
-  __shared__ RowSlice rows[D::kMostRows];
-  int* sums = reinterpret_cast<int*>(memory + kManyRowsOperand<kFragments>);
-  const int lane = threadIdx.x % 32;
+template <int kDoubleBits>
+struct ManyRows {
+  static constexpr int kBits = kDoubleBits;
+  static constexpr int kFragments = 4;
+  using D = Division<4, 4, kFragments, 1>;
+  using Tiles = TilePair<kDoubleBits>[1];
+  using Sums = int[2][kFragments][4];
 
-  const int first = first_unit<D>(args, blockIdx.x);
-  const int last = first_unit<D>(args, blockIdx.x + 1);
-  Cursor<D> at(args, first, last);
-  // The weights do not depend on the kernel before.
-  Fetcher<kDoubleBits, D> fetcher(args, at);
-  TilePair<kDoubleBits> tiles[1];
-  fetcher.fetch(tiles);
-  clear<D>(sums);
-  let_the_next_kernel_start();
-  wait_for_the_kernel_before();
+  // For each quad and input of a tile a block of [fragments, 8 columns, 4 tiles]: two of wgmma's
+  // core matrices lie one such block apart. The padding keeps the writes of a warp in different
+  // banks.
+  static constexpr int kInputBytes = kFragments * 128;
+  static constexpr int kQuadBytes = 16 * kInputBytes + 64;
+  static constexpr int kOperandBytes = kQuadBytes * kSliceQuads;
+  static __device__ int at(int quad, int input) {
+    return quad * kQuadBytes + input * kInputBytes + input / 4 * 16;
+  }
+  static __device__ void put(std::uint8_t* operand, int row, int in_slice, const Planes& planes) {
+    std::uint8_t* to = operand + row / kRowsPerFragment * 128 + row % kRowsPerFragment * 32 +
+                       in_slice / 16 % 4 * 4 + at(in_slice / 64, in_slice % 16);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      auto* word = reinterpret_cast<std::uint32_t*>(to + at(0, i));
+      word[0] = planes.high[i];
+      word[4] = planes.low[i];
+    }
+  }
+  static __device__ void publish() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // writes, then wgmma's reads
+#endif
+  }
 
-  // A descriptor of the operand: in its upper word how far core matrices lie apart along the
-  // columns, in the lower one how far along the inputs, and where; all in 16 bytes.
-  constexpr std::uint64_t kColumns = std::uint64_t{128 / 16} << 32;
-  const std::uint32_t where = static_cast<std::uint32_t>(__cvta_generic_to_shared(memory)) >> 4 |
-                              static_cast<std::uint32_t>(Operand::kInputBytes / 16) << 16;
-  int acc[2][kFragments][4] = {};
-  const auto multiply_item = [&](TilePair<kDoubleBits>(&now)[1], int quad) {
-    now[0].find_start(lane);
+  // The low word of a descriptor of the operand: how far core matrices lie apart along the inputs,
+  // and where; both in 16 bytes. In its upper word how far apart along the columns.
+  std::uint32_t where;
+  static constexpr std::uint64_t kColumns = std::uint64_t{128 / 16} << 32;
+
+  __device__ explicit ManyRows(const std::uint8_t* memory)
+      : where(static_cast<std::uint32_t>(__cvta_generic_to_shared(memory)) >> 4 |
+              static_cast<std::uint32_t>(kInputBytes / 16) << 16) {}
+  __device__ void operator()(Tiles& now, int quad, Sums& acc) const {
+    now[0].find_start(threadIdx.x % 32);
     // Taken from lane 0, which tells the compiler that it is the same in all.
-    const std::uint32_t at_quad = __shfl_sync(~0u, where + Operand::at(quad, 0) / 16, 0);
+    const std::uint32_t at_quad = __shfl_sync(~0u, where + at(quad, 0) / 16, 0);
 #pragma unroll
     for (int eight = 0; eight < 4; ++eight) {
       std::uint32_t w[2][8];
 #pragma unroll
       for (int i = 0; i < 16; ++i) w[i / 8][i % 8] = now[0].product(i / 8, eight * 8 + i % 8);
-      const std::uint64_t low = kColumns | (at_quad + Operand::at(0, 2 * eight) / 16);
-      const std::uint64_t high = kColumns | (at_quad + Operand::at(0, 2 * eight + 8) / 16);
+      const std::uint64_t low = kColumns | (at_quad + at(0, 2 * eight) / 16);
+      const std::uint64_t high = kColumns | (at_quad + at(0, 2 * eight + 8) / 16);
       begin_wgmma();
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
@@ -773,20 +805,50 @@ __global__ void __launch_bounds__(kWarps * 32, 1) exl3_mul1_many_rows(const Argu
         end_wgmma<1>();
       }
     }
-  };
-  int loaded = -1;
+  }
+};
+
+template <typename Product>
+constexpr int kSharedBytes = Product::kOperandBytes + Product::D::kSumsBytes;
+
+template <typename Product>
+__global__ void __launch_bounds__(kWarps * 32, 1) exl3_mul1_kernel(const Arguments args) {
+  using D = typename Product::D;
+  static_assert(kSharedBytes<Product> >= sizeof(GroupLists), "finish keeps its lists there");
+  extern __shared__ __align__(128) std::uint8_t memory[];
+  __shared__ RowSlice rows[D::kMostRows];
+  __shared__ RowFactors factors[D::kMostRows];
+  int* sums = reinterpret_cast<int*>(memory + Product::kOperandBytes);
+
+  const int first = first_unit<D>(args, blockIdx.x);
+  const int last = first_unit<D>(args, blockIdx.x + 1);
+  Cursor<D> at(args, first, last);
+  // The weights do not depend on the kernel before.
+  Fetcher<Product::kBits, D> fetcher(at);
+  typename Product::Tiles tiles;
+  fetcher.fetch(tiles);
+  clear<D>(sums);
+  let_the_next_kernel_start();
+  wait_for_the_kernel_before();
+
+  const Product product(memory);
+  typename Product::Sums acc = {};
+  int loaded_slice = -1;
+  int loaded_part = -1;
   while (at.left > 0) {
-    if (at.slice != loaded) {
-      load_operand<kFragments>(memory, rows, args, at.slice);
-#if __CUDA_ARCH__ >= 900
-      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // writes, then wgmma's reads
-#endif
+    if (at.slice != loaded_slice || at.part != loaded_part) {
+      if (threadIdx.x < D::kMostRows) rows[threadIdx.x] = {};
       __syncthreads();
-      loaded = at.slice;
+      prepare<Product>(memory, rows, args, args.matrices[at.part].suh, at.slice);
+      Product::publish();
+      __syncthreads();
+      if (threadIdx.x < D::kMostRows) factors[threadIdx.x] = factors_of(rows[threadIdx.x]);
+      loaded_slice = at.slice;
+      loaded_part = at.part;
     }
-    run_share<kDoubleBits, D>(at, fetcher, tiles, acc, sums, multiply_item);
+    run_share<Product::kBits, D>(at, fetcher, tiles, acc, sums, product);
     __syncthreads();
-    write_round<D>(sums, rows, args, at);
+    write_round<D>(sums, factors, args, at);
     at.next_round();
     __syncthreads();
   }
@@ -829,13 +891,14 @@ struct Variant {
   int shared_bytes;
 };
 
+template <typename Product>
+constexpr Variant kVariant = {exl3_mul1_kernel<Product>, kSharedBytes<Product>};
+
 // For up to 4, 8 and 16 rows.
 template <int kDoubleBits>
-constexpr Variant kVariants[] = {
-    {exl3_mul1_few_rows<kDoubleBits, 1>, kFewRowsOperand<1> + FewRows<kDoubleBits, 1>::kSumsBytes},
-    {exl3_mul1_few_rows<kDoubleBits, 2>, kFewRowsOperand<2> + FewRows<kDoubleBits, 2>::kSumsBytes},
-    {exl3_mul1_many_rows<kDoubleBits, 4>, kManyRowsOperand<4> + ManyRows<4>::kSumsBytes},
-};
+constexpr Variant kVariants[] = {kVariant<FewRows<kDoubleBits, 1>>,
+                                 kVariant<FewRows<kDoubleBits, 2>>,
+                                 kVariant<ManyRows<kDoubleBits>>};
 
 // By twice the bits.
 constexpr const Variant* kRates[] = {
@@ -851,22 +914,10 @@ int slices_of(const Exl3Layer& layer) {
 // The most features, so that the count of each group of 128 outputs has a place of its own whatever
 // the layer, and so that a block has room to list the groups that it finishes.
 constexpr std::uint32_t kMostFeatures = kMostGroups * kGroup;
-constexpr std::size_t kCountBytes = (kMostGroups + 1) * sizeof(std::uint32_t);
+constexpr std::size_t kCountBytes = (kMostGroups + 1) * sizeof(int);
 static_assert(kCountBytes == kExl3CountBytes);
 
-// The parts of the workspace, each a multiple of 256 bytes, after the counts.
-struct Workspace {
-  std::size_t row_slices, codes, end;
-};
-Workspace workspace_of(const Exl3Layer& layer, std::uint32_t rows) {
-  const auto round_up = [](std::size_t bytes) { return (bytes + 255) / 256 * 256; };
-  const std::size_t slices = slices_of(layer);
-  Workspace at{};
-  at.row_slices = kCountBytes + slices * rows * layer.padded_outputs * sizeof(float);
-  at.codes = at.row_slices + round_up(slices * rows * sizeof(RowSlice));
-  at.end = at.codes + (rows > kFewRows ? slices * rows * kSlice * sizeof(std::int16_t) : 0);
-  return at;
-}
+constexpr std::uint32_t kFewRows = 8;  // the most of which mma.sync multiplies
 
 // The kernel for a number of rows, or null where the GPU lacks its instructions or shared memory.
 const Variant* variant_for(const Exl3Layer& layer, std::uint32_t rows, const Limits& limits) {
@@ -907,16 +958,40 @@ Status exl3_mul1_arrange(const Exl3Layer& layer, const std::uint32_t* trellis,
   return check(cudaGetLastError(), "exl3_mul1_arrange");
 }
 
-std::size_t exl3_mul1_workspace(const Exl3Layer& layer, std::uint32_t rows) {
-  return workspace_of(layer, rows).end;
+Status check_exl3_mul1(std::span<const Exl3Part> parts) {
+  if (parts.empty() || parts.size() > kMostParts) {
+    return work_error("exl3_mul1: found {} parts, expected 1 to {}", parts.size(), kMostParts);
+  }
+  const Exl3Layer& first = parts.front().layer;
+  std::uint64_t outputs = 0;
+  for (const Exl3Part& part : parts) {
+    ESPALIER_CHECK(check_exl3_mul1(part.layer));
+    if (part.layer.double_bits != first.double_bits || part.layer.inputs != first.inputs ||
+        part.layer.padded_inputs != first.padded_inputs) {
+      return work_error("exl3_mul1: found parts of different rates or numbers of inputs");
+    }
+    outputs += part.layer.padded_outputs;
+  }
+  if (outputs > kMostFeatures) {
+    return work_error("exl3_mul1: found {} outputs in all, expected at most {}", outputs,
+                      kMostFeatures);
+  }
+  return {};
 }
 
-Status exl3_mul1(const Exl3Layer& layer, const float* x, std::uint32_t rows, float* y,
+std::size_t exl3_mul1_workspace(std::span<const Exl3Part> parts, std::uint32_t rows) {
+  std::size_t outputs = 0;
+  for (const Exl3Part& part : parts) outputs += part.layer.padded_outputs;
+  return kCountBytes + sizeof(float) * slices_of(parts.front().layer) * rows * outputs;
+}
+
+Status exl3_mul1(std::span<const Exl3Part> parts, const float* x, std::uint32_t rows,
                  void* workspace, cudaStream_t stream) {
-  ESPALIER_CHECK(check_exl3_mul1(layer));
+  ESPALIER_CHECK(check_exl3_mul1(parts));
   if (rows == 0 || rows > kExl3Rows) {
     return work_error("exl3_mul1: found {} rows, expected 1 to {}", rows, kExl3Rows);
   }
+  const Exl3Layer& layer = parts.front().layer;
   Limits limits;
   ESPALIER_CHECK(find_limits(limits));
   const Variant* variant = variant_for(layer, rows, limits);
@@ -927,38 +1002,39 @@ Status exl3_mul1(const Exl3Layer& layer, const float* x, std::uint32_t rows, flo
                         limits.block_shared_bytes);
     }
     for (std::uint32_t row = 0; row < rows; row += at_once) {
-      ESPALIER_CHECK(exl3_mul1(layer, x + std::size_t{row} * layer.inputs,
-                               std::min(at_once, rows - row), y + std::size_t{row} * layer.outputs,
-                               workspace, stream));
+      std::vector<Exl3Part> some(parts.begin(), parts.end());
+      for (Exl3Part& part : some) part.y += std::size_t{row} * part.layer.outputs;
+      ESPALIER_CHECK(exl3_mul1(some, x + std::size_t{row} * layer.inputs,
+                               std::min(at_once, rows - row), workspace, stream));
     }
     return {};
   }
-  const Workspace at = workspace_of(layer, rows);
   auto* base = static_cast<std::uint8_t*>(workspace);
   Arguments args{};
-  args.weights = layer.weights;
-  args.suh = reinterpret_cast<const __half*>(layer.suh);
-  args.svh = reinterpret_cast<const __half*>(layer.svh);
-  args.bias = layer.bias;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const Exl3Layer& part = parts[i].layer;
+    args.matrices[i] = {.weights = part.weights,
+                        .suh = reinterpret_cast<const __half*>(part.suh),
+                        .svh = reinterpret_cast<const __half*>(part.svh),
+                        .bias = part.bias,
+                        .y = parts[i].y,
+                        .outputs = static_cast<int>(part.outputs)};
+    args.first_outputs[i] = args.padded_outputs;
+    args.padded_outputs += static_cast<int>(part.padded_outputs);
+  }
+  std::fill(args.first_outputs + parts.size(), std::end(args.first_outputs), args.padded_outputs);
+  args.parts = static_cast<int>(parts.size());
   args.x = x;
-  args.y = y;
-  args.arrived = reinterpret_cast<std::uint32_t*>(base);
+  args.arrived = reinterpret_cast<int*>(base);
   args.partial = reinterpret_cast<float*>(base + kCountBytes);
-  args.row_slices = reinterpret_cast<RowSlice*>(base + at.row_slices);
-  args.codes = reinterpret_cast<std::int16_t*>(base + at.codes);
   args.rows = static_cast<int>(rows);
   args.inputs = static_cast<int>(layer.inputs);
-  args.outputs = static_cast<int>(layer.outputs);
   args.padded_inputs = static_cast<int>(layer.padded_inputs);
-  args.padded_outputs = static_cast<int>(layer.padded_outputs);
+  args.aligned = layer.inputs % 4 == 0 && reinterpret_cast<std::uintptr_t>(x) % 16 == 0;
   ESPALIER_CHECK(
       check(cudaFuncSetAttribute(variant->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  variant->shared_bytes),
             "exl3_mul1: asking for shared memory"));
-  if (rows > kFewRows) {
-    ESPALIER_CHECK(launch_overlapping(exl3_mul1_prepare, dim3(slices_of(layer), rows),
-                                      kPrepareThreads, 0, limits, stream, args));
-  }
   return launch_overlapping(variant->kernel, dim3(limits.multiprocessors), kWarps * 32,
                             variant->shared_bytes, limits, stream, args);
 }

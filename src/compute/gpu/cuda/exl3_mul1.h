@@ -6,8 +6,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "base/result.h"
+#include "compute/gpu/cuda/parts.h"
 
 namespace espalier::gpu::cuda {
 
@@ -35,15 +37,27 @@ inline constexpr std::size_t kExl3CountBytes = 16384;
 [[nodiscard]] Status exl3_mul1_arrange(const Exl3Layer& layer, const std::uint32_t* trellis,
                                        std::uint32_t* weights, cudaStream_t stream);
 
-// Bytes of device memory that calls one after the other may share, whatever their layers and rows.
-// It must be zero before the first.
-[[nodiscard]] std::size_t exl3_mul1_workspace(const Exl3Layer& layer, std::uint32_t rows);
+// One of the products of a call.
+struct Exl3Part {
+  Exl3Layer layer;
+  float* y;  // [rows, outputs]
+};
 
-// y [rows, outputs] = H(H(x ∘ suh) W) ∘ svh + bias, of x [rows, inputs]. A row's bits do not depend
-// on the rows beside it. Launches kernels and does not wait for them.
-// Errors: rows, bits or features that it does not take; a GPU whose blocks have too little shared
+// Whether one call takes the parts. Errors: none or more than kMostParts; rates or numbers of
+// inputs that differ; a part that the product does not take; more outputs in all than it takes of
+// one.
+[[nodiscard]] Status check_exl3_mul1(std::span<const Exl3Part> parts);
+
+// Bytes of device memory that calls one after the other may share. It must be zero before the
+// first.
+[[nodiscard]] std::size_t exl3_mul1_workspace(std::span<const Exl3Part> parts, std::uint32_t rows);
+
+// y [rows, outputs] = H(H(x ∘ suh) W) ∘ svh + bias of each part, of x [rows, inputs]. The bits do
+// not depend on the rows beside a row, nor on the parts beside a part. Launches kernels and does
+// not wait for them.
+// Errors: of check_exl3_mul1; rows that it does not take; a GPU whose blocks have too little shared
 // memory (kWork); what CUDA says.
-[[nodiscard]] Status exl3_mul1(const Exl3Layer& layer, const float* x, std::uint32_t rows, float* y,
+[[nodiscard]] Status exl3_mul1(std::span<const Exl3Part> parts, const float* x, std::uint32_t rows,
                                void* workspace, cudaStream_t stream);
 
 }  // namespace espalier::gpu::cuda

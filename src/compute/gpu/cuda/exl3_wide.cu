@@ -198,15 +198,38 @@ struct LaneWeights {
   std::uint32_t words[kWords];
   std::uint32_t start;  // the 16 bits before the lane's own, then the first 16
 
-  // Of the bits of two tiles in shared memory (see exl3_mul1_arrange), those of the one.
+  // Where word i of a lane's bits of two tiles lies (see exl3_mul1_arrange): four words of each
+  // lane after the other, as often as there are four, then two, then one.
+  static constexpr __device__ int place(int i, int lane) {
+    constexpr int kFours = kDoubleBits / 4 * 4;
+    constexpr int kTwos = kFours + kDoubleBits % 4 / 2 * 2;
+    if (i < kFours) return i / 4 * 128 + lane * 4 + i % 4;
+    if (i < kTwos) return kFours * 32 + lane * 2 + i % 2;
+    return i * 32 + lane;
+  }
+
+  // Of the bits of two tiles in shared memory, those of the one, which is the same for a warp.
   __device__ void read(const std::uint32_t* from, int tile, int lane) {
-    static_assert(kDoubleBits % 8 == 0);
-    constexpr int kFours = kDoubleBits / 8;
+    if constexpr (kDoubleBits % 8 == 0) {
 #pragma unroll
-    for (int i = 0; i < kFours; ++i) {
-      const uint4 four = reinterpret_cast<const uint4*>(from)[(tile * kFours + i) * 32 + lane];
-      words[4 * i] = four.x, words[4 * i + 1] = four.y;
-      words[4 * i + 2] = four.z, words[4 * i + 3] = four.w;
+      for (int i = 0; i < kWords; i += 4) {
+        const uint4 four =
+            *reinterpret_cast<const uint4*>(from + tile * (kWords * 32) + place(i, lane));
+        words[i] = four.x, words[i + 1] = four.y, words[i + 2] = four.z, words[i + 3] = four.w;
+      }
+    } else {
+      constexpr int kSecond = kDoubleBits / 2;  // the word in which the second tile begins
+#pragma unroll
+      for (int i = 0; i < kWords; ++i) {
+        words[i] = from[tile == 0 ? place(i, lane) : place(kSecond + i, lane)];
+      }
+      if constexpr (kDoubleBits % 2 == 1) {  // in its middle
+        const int shift = tile * 16;
+#pragma unroll
+        for (int i = 0; i < kWords; ++i) {
+          words[i] = __funnelshift_l(i + 1 < kWords ? words[i + 1] : 0, words[i], shift);
+        }
+      }
     }
     // What comes before a lane's own bits are the last of the column before.
     constexpr int kLast = kDoubleBits - 1;  // in halves of a word
@@ -248,17 +271,15 @@ struct LaneWeights {
 
   // Weights i and i + 1 as the format rounds them.
   __device__ std::uint32_t decode_two(int i) const {
-    std::uint32_t a = product(i);
-    std::uint32_t b = product(i + 1);
-    __half2 out;
     // The sum of the bytes is below 1,024, so 0x6400 + sum is the half 1024 + sum.
-    a = __dp4a(a, 0x01010101u, 0x6400u);
-    b = __dp4a(b, 0x01010101u, 0x6400u);
+    const std::uint32_t a = __dp4a(product(i), 0x01010101u, 0x6400u);
+    const std::uint32_t b = __dp4a(product(i + 1), 0x01010101u, 0x6400u);
     const std::uint32_t sums = __byte_perm(a, b, 0x5410);
     const std::uint32_t step = 0x1eee1eeeu;
     const std::uint32_t offset = 0xc931c931u;
-    out = __hfma2(reinterpret_cast<const __half2&>(sums), reinterpret_cast<const __half2&>(step),
-                  reinterpret_cast<const __half2&>(offset));
+    const __half2 out =
+        __hfma2(reinterpret_cast<const __half2&>(sums), reinterpret_cast<const __half2&>(step),
+                reinterpret_cast<const __half2&>(offset));
     return reinterpret_cast<const std::uint32_t&>(out);
   }
 };
@@ -686,14 +707,13 @@ __device__ inline void multiply(const Arguments& args, Schedule schedule, int ra
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   const std::uint32_t base = shared_address(memory);
   const auto full = [&](int stage) { return base + R::kBarriers + stage * 16; };
+  // One lane for its warp. (Racecheck of compute-sanitizer takes that for the reads of this lane
+  // alone, and reports those of the 31 others.)
   const auto release = [&](int stage) {
+    __syncwarp();  // all lanes' reads of the weights
     if (lane != 0) return;
-    if constexpr (S::kCluster == 1) {
-      arrive(full(stage) + 8);
-    } else {
-      arrive_at(full(stage) + 8, 0);
-      arrive_at(full(stage) + 8, 1);
-    }
+    arrive(full(stage) + 8);
+    if constexpr (S::kCluster == 2) arrive_at(full(stage) + 8, 1 - rank);
   };
   // A descriptor of the operand: 128-byte swizzle, 1,024 bytes from 8 rows to the next 8, where; in
   // 16 bytes.
@@ -814,22 +834,34 @@ template <int kDoubleBits, typename S>
 constexpr Variant kVariant = {exl3_wide_multiply<kDoubleBits, S>, Ring<S, kDoubleBits>::kBytes,
                               S::kRows, S::kCluster, S::kBlocks};
 
-constexpr int kDoubleBits = 2 * kExl3WideBits;
+// For up to 32, 64, 128 and more rows.
+template <int kDoubleBits>
 constexpr Variant kVariants[] = {
     kVariant<kDoubleBits, Shape<32, 1, 2>>,
+    kVariant<kDoubleBits, Shape<64, 1, 2>>,
     kVariant<kDoubleBits, Shape<128, 2, 1>>,
     kVariant<kDoubleBits, Shape<256, 2, 1>>,
 };
 
-int shape_index(std::uint32_t rows) { return rows <= 32 ? 0 : rows <= 128 ? 1 : 2; }
+// By twice the bits.
+constexpr const Variant* kRates[] = {
+    nullptr,       nullptr,      kVariants<2>,  kVariants<3>, kVariants<4>,  kVariants<5>,
+    kVariants<6>,  kVariants<7>, kVariants<8>,  nullptr,      kVariants<10>, nullptr,
+    kVariants<12>, nullptr,      kVariants<14>, nullptr,      kVariants<16>,
+};
+
+const Variant& variant_for(const Exl3Layer& layer, std::uint32_t rows) {
+  return kRates[layer.double_bits][rows <= 32 ? 0 : rows <= 64 ? 1 : rows <= 128 ? 2 : 3];
+}
 
 std::size_t round_up(std::size_t value, std::size_t to) { return (value + to - 1) / to * to; }
 
 // The most blocks at once, each of which may leave two parts of tiles.
 constexpr int kMostBlocks = 512;
 
-// The parts of the workspace, after the counts.
-constexpr std::size_t kCountBytes = 2 * kMostBlocks * sizeof(std::uint32_t);
+// The parts of the workspace, after the counts, which exl3_mul1 may share.
+constexpr std::size_t kCountBytes = kExl3CountBytes;
+static_assert(kCountBytes >= 2 * kMostBlocks * sizeof(std::uint32_t));
 struct Workspace {
   std::size_t row_factor, activations, end;
 };
@@ -867,32 +899,30 @@ Status launch(Kernel kernel, int blocks, int threads, int shared_bytes, int clus
 
 }  // namespace
 
-bool runs_exl3_wide() {
+Status check_exl3_wide(const Exl3Layer& layer) {
+  ESPALIER_CHECK(check_exl3_mul1(layer));
   Limits limits;
-  return static_cast<bool>(find_limits(limits)) && limits.major == 9;
+  ESPALIER_CHECK(find_limits(limits));
+  if (limits.major != 9) return work_error("exl3_wide: this GPU is not of compute capability 9");
+  return {};
 }
 
 std::size_t exl3_wide_workspace(const Exl3Layer& layer, std::uint32_t rows) {
   Limits limits;
-  if (!find_limits(limits) || !check_exl3_mul1(layer)) return 0;
-  const Variant& variant = kVariants[shape_index(rows)];
+  if (!find_limits(limits) || !check_exl3_wide(layer)) return 0;
+  const Variant& variant = variant_for(layer, rows);
   return workspace_of(layer, rows, most_blocks(limits, variant), variant.rows).end;
 }
 
 Status exl3_wide(const Exl3Layer& layer, const float* x, std::uint32_t rows, float* y,
                  void* workspace, cudaStream_t stream) {
-  ESPALIER_CHECK(check_exl3_mul1(layer));
-  if (layer.double_bits != kDoubleBits) {
-    return work_error("exl3_wide: found {} bits, expected {}", layer.double_bits / 2.0,
-                      kExl3WideBits);
-  }
+  ESPALIER_CHECK(check_exl3_wide(layer));
   if (rows == 0 || rows > kExl3WideRows) {
     return work_error("exl3_wide: found {} rows, expected 1 to {}", rows, kExl3WideRows);
   }
   Limits limits;
   ESPALIER_CHECK(find_limits(limits));
-  if (limits.major != 9) return work_error("exl3_wide: this GPU is not of compute capability 9");
-  const Variant& variant = kVariants[shape_index(rows)];
+  const Variant& variant = variant_for(layer, rows);
   const int blocks = most_blocks(limits, variant);
   const Workspace at = workspace_of(layer, rows, blocks, variant.rows);
   auto* base = static_cast<std::uint8_t*>(workspace);

@@ -6,14 +6,14 @@
 
 namespace espalier::gpu::cuda {
 
-inline constexpr std::uint32_t kExl3WideBits = 4;      // of a weight
 inline constexpr std::uint32_t kExl3WideRows = 65536;  // the most rows of a call
 
-// Whether the current GPU has what it needs: it is a Hopper.
-[[nodiscard]] bool runs_exl3_wide();
+// Errors: bits or features that the product does not take; a current GPU that is not a Hopper
+// (kWork).
+[[nodiscard]] Status check_exl3_wide(const Exl3Layer& layer);
 
-// Bytes of device memory that calls one after the other may share, whatever their layers and rows.
-// It must be zero before the first. On the current GPU.
+// Bytes of device memory that calls one after the other may share, whatever their layers and rows,
+// also with those of exl3_mul1. It must be zero before the first. On the current GPU.
 [[nodiscard]] std::size_t exl3_wide_workspace(const Exl3Layer& layer, std::uint32_t rows);
 
 // y [rows, outputs] = H(H(x ∘ suh) W) ∘ svh + bias, of x [rows, inputs] and weights as

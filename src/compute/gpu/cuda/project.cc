@@ -4,6 +4,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "compute/gpu/cuda/decoded.h"
 #include "compute/gpu/cuda/exl3_half.h"
@@ -15,6 +16,13 @@ namespace {
 
 // EXL3 between its rotations, which need room for the rotated rows and for the products.
 bool is_rotated(const DeviceMatrix& weights) { return weights.input_scale() != nullptr; }
+
+// Kernels that join no parts get one.
+const DeviceMatrix& only_weights(std::span<const Part> parts) { return *parts.front().weights; }
+template <std::size_t (*kBytes)(const DeviceMatrix& weights, std::uint32_t rows)>
+std::size_t workspace_of(std::span<const Part> parts, std::uint32_t rows) {
+  return kBytes(only_weights(parts), rows);
+}
 
 std::size_t portable_workspace(const DeviceMatrix& weights, std::uint32_t rows) {
   if (!is_rotated(weights)) return 0;
@@ -37,12 +45,13 @@ Status rotate(Stream& stream, std::string_view kernel_name, const RotateArgument
 }
 
 Status enqueue_few_rows(Stream& stream, const Product& product) {
-  const DeviceMatrix& weights = *product.weights;
+  const Part& part = product.parts.front();
+  const DeviceMatrix& weights = *part.weights;
   const WeightShape& shape = weights.shape();
   ProjectArguments args = {.weights = weights.weights(),
                            .x = product.x,
-                           .bias = product.bias,
-                           .y = product.y,
+                           .bias = part.bias,
+                           .y = part.y,
                            .rows = product.rows};
   if (!is_rotated(weights)) return enqueue_named(stream, shape, args);
   args.bias = nullptr;  // comes after the rotation
@@ -61,36 +70,65 @@ Status enqueue_few_rows(Stream& stream, const Product& product) {
   return rotate(stream, "exl3_finish",
                 {.x = products,
                  .scale = weights.output_scale(),
-                 .y = product.y,
+                 .y = part.y,
                  .size = static_cast<std::uint32_t>(weights.outputs()),
                  .padded = shape.rows,
-                 .bias = product.bias},
+                 .bias = part.bias},
                 product.rows);
 }
 
 // Any number of rows, a few at a time.
 Status enqueue_portable(Stream& stream, const Product& product) {
+  Part part = product.parts.front();
   Product few = product;
+  few.parts = {&part, 1};
   for (std::uint32_t first = 0; first < product.rows; first += kProjectRows) {
     few.rows = std::min(kProjectRows, product.rows - first);
     ESPALIER_CHECK(enqueue_few_rows(stream, few));
-    few.x += few.rows * product.weights->inputs();
-    few.y += few.rows * product.weights->outputs();
+    few.x += few.rows * part.weights->inputs();
+    part.y += few.rows * part.weights->outputs();
   }
   return {};
 }
 
 bool in_the_files_order(const DeviceMatrix& weights) { return !weights.arranged(); }
 
-std::size_t exl3_mul1_workspace_of(const DeviceMatrix& weights, std::uint32_t rows) {
-  return exl3_mul1_workspace(exl3_layer(weights), rows);
+Exl3Layer exl3_layer(const Part& part) {
+  Exl3Layer layer = exl3_layer(*part.weights);
+  layer.bias = part.bias;
+  return layer;
+}
+
+std::vector<Exl3Part> exl3_parts(std::span<const Part> parts) {
+  std::vector<Exl3Part> layers;
+  for (const Part& part : parts) layers.push_back({exl3_layer(part), part.y});
+  return layers;
+}
+
+bool exl3_mul1_joins(std::span<const Part> parts) {
+  return static_cast<bool>(check_exl3_mul1(exl3_parts(parts)));
+}
+
+std::size_t exl3_mul1_workspace_of(std::span<const Part> parts, std::uint32_t rows) {
+  return exl3_mul1_workspace(exl3_parts(parts), rows);
 }
 
 Status enqueue_exl3_mul1(Stream& stream, const Product& product) {
-  if (!product.weights->arranged()) return work_error("exl3-mul1: the weights are not arranged");
-  Exl3Layer layer = exl3_layer(*product.weights);
-  layer.bias = product.bias;
-  return exl3_mul1(layer, product.x, product.rows, product.y, product.workspace, stream.get());
+  return exl3_mul1(exl3_parts(product.parts), product.x, product.rows, product.workspace,
+                   stream.get());
+}
+
+std::vector<codes::Part> codes_parts(std::span<const Part> parts) {
+  std::vector<codes::Part> layers;
+  for (const Part& part : parts) {
+    layers.push_back({codes_layer(*part.weights), part.y});
+    layers.back().layer.bias = part.bias;
+  }
+  return layers;
+}
+
+bool codes_joins(std::span<const Part> parts) {
+  return static_cast<bool>(codes::check(codes_parts(parts)));
 }
 
 std::size_t codes_workspace(const DeviceMatrix& weights, std::uint32_t rows) {
@@ -98,10 +136,8 @@ std::size_t codes_workspace(const DeviceMatrix& weights, std::uint32_t rows) {
 }
 
 Status enqueue_codes(Stream& stream, const Product& product) {
-  if (!product.weights->arranged()) return work_error("codes: the weights are not arranged");
-  codes::Layer layer = codes_layer(*product.weights);
-  layer.bias = product.bias;
-  return codes::project(layer, product.x, product.rows, product.y, product.workspace, stream.get());
+  return codes::project(codes_parts(product.parts), product.x, product.rows, product.workspace,
+                        stream.get());
 }
 
 // The name of the current GPU, or nothing. (CUDA takes a millisecond to tell it.)
@@ -127,10 +163,8 @@ std::size_t exl3_half_workspace_of(const DeviceMatrix& weights, std::uint32_t ro
 
 template <const Exl3HalfCodebook& kCodebook>
 Status enqueue_exl3_half(Stream& stream, const Product& product) {
-  if (!product.weights->arranged()) return work_error("exl3-half: the weights are not arranged");
-  Exl3Layer layer = exl3_layer(*product.weights);
-  layer.bias = product.bias;
-  return exl3_half(layer, kCodebook, product.x, product.rows, product.y, product.workspace,
+  const Part& part = product.parts.front();
+  return exl3_half(exl3_layer(part), kCodebook, product.x, product.rows, part.y, product.workspace,
                    stream.get());
 }
 
@@ -141,14 +175,13 @@ constexpr ProjectKernel exl3_half_kernel(std::string_view format) {
           .most_rows = kExl3Rows,
           .takes = takes_exl3_half,
           .allowed_difference = 5e-4,
-          .workspace_bytes = exl3_half_workspace_of,
+          .workspace_bytes = workspace_of<exl3_half_workspace_of>,
           .enqueue = enqueue_exl3_half<kCodebook>,
           .arranges = true};
 }
 
 bool takes_exl3_wide(const DeviceMatrix& weights) {
-  return takes_exl3_mul1(weights) && exl3_layer(weights).double_bits == 2 * kExl3WideBits &&
-         runs_exl3_wide();
+  return takes_exl3_mul1(weights) && check_exl3_wide(exl3_layer(weights));
 }
 
 std::size_t exl3_wide_workspace_of(const DeviceMatrix& weights, std::uint32_t rows) {
@@ -156,10 +189,9 @@ std::size_t exl3_wide_workspace_of(const DeviceMatrix& weights, std::uint32_t ro
 }
 
 Status enqueue_exl3_wide(Stream& stream, const Product& product) {
-  if (!product.weights->arranged()) return work_error("exl3-wide: the weights are not arranged");
-  Exl3Layer layer = exl3_layer(*product.weights);
-  layer.bias = product.bias;
-  return exl3_wide(layer, product.x, product.rows, product.y, product.workspace, stream.get());
+  const Part& part = product.parts.front();
+  return exl3_wide(exl3_layer(part), product.x, product.rows, part.y, product.workspace,
+                   stream.get());
 }
 
 constexpr ProjectKernel kKernels[] = {
@@ -170,14 +202,25 @@ constexpr ProjectKernel kKernels[] = {
      .allowed_difference = 5e-4,
      .workspace_bytes = exl3_mul1_workspace_of,
      .enqueue = enqueue_exl3_mul1,
-     .arranges = true},
+     .arranges = true,
+     .joins = exl3_mul1_joins},
     {.name = "codes",
      .format = "",
      .most_rows = codes::kRows,
      .takes = takes_codes,
-     .allowed_difference = 1e-4,
-     .workspace_bytes = codes_workspace,
+     .allowed_difference = 5e-4,
+     .workspace_bytes = workspace_of<codes_workspace>,
      .enqueue = enqueue_codes,
+     .arranges = true,
+     .joins = codes_joins},
+    {.name = "exl3-wide",
+     .format = "EXL3-MUL1-",
+     .least_rows = kDecodedRows,
+     .most_rows = 2047,  // then decoding once for all rows is faster
+     .takes = takes_exl3_wide,
+     .allowed_difference = 1e-3,
+     .workspace_bytes = workspace_of<exl3_wide_workspace_of>,
+     .enqueue = enqueue_exl3_wide,
      .arranges = true},
     {.name = "decoded",
      .format = "",
@@ -185,26 +228,16 @@ constexpr ProjectKernel kKernels[] = {
      .most_rows = kAnyRows,
      .takes = takes_decoded,
      .allowed_difference = 1e-3,
-     .workspace_bytes = decoded_workspace,
+     .workspace_bytes = workspace_of<decoded_workspace>,
      .enqueue = enqueue_decoded},
     exl3_half_kernel<kExl3Mcg>("EXL3-MCG-"),
     exl3_half_kernel<kExl3ThreeInst>("EXL3-3INST-"),
-    // By name alone: it has run on a GPU by itself, not yet from this table.
-    {.name = "exl3-wide",
-     .format = "EXL3-MUL1-",
-     .least_rows = kDecodedRows,
-     .most_rows = 2047,  // then decoding once for all rows is faster
-     .takes = takes_exl3_wide,
-     .allowed_difference = 1e-3,
-     .workspace_bytes = exl3_wide_workspace_of,
-     .enqueue = enqueue_exl3_wide,
-     .arranges = true},
     {.name = "portable",
      .format = "",
      .most_rows = kAnyRows,
      .takes = in_the_files_order,
      .allowed_difference = 1e-5,
-     .workspace_bytes = portable_workspace,
+     .workspace_bytes = workspace_of<portable_workspace>,
      .enqueue = enqueue_portable},
 };
 
@@ -234,6 +267,44 @@ Result<const ProjectKernel*> choose_project_kernel(const DeviceMatrix& weights, 
   return input_error("project: found no{}{} kernel for {} rows of {} to {} features in {}",
                      name.empty() ? "" : " ", name, rows, weights.inputs(), weights.outputs(),
                      format);
+}
+
+std::size_t workspace_bytes(const ProjectKernel& kernel, std::span<const Part> parts,
+                            std::uint32_t rows) {
+  if (parts.size() > 1 && kernel.joins != nullptr && kernel.joins(parts)) {
+    return kernel.workspace_bytes(parts, rows);
+  }
+  std::size_t most = 0;
+  for (const Part& part : parts) most = std::max(most, kernel.workspace_bytes({&part, 1}, rows));
+  return most;
+}
+
+Status project(Stream& stream, const ProjectKernel& kernel, const Product& product) {
+  const std::span<const Part> parts = product.parts;
+  if (parts.empty() || parts.size() > kMostParts) {
+    return work_error("project: found {} parts, expected 1 to {}", parts.size(), kMostParts);
+  }
+  const DeviceMatrix& first = *parts.front().weights;
+  for (const Part& part : parts) {
+    const DeviceMatrix& weights = *part.weights;
+    if (&weights.format() != &first.format() || weights.inputs() != first.inputs()) {
+      return work_error(
+          "project: found parts of {} inputs in {} and of {} in {}, expected the same",
+          first.inputs(), first.format().name, weights.inputs(), weights.format().name);
+    }
+    if (kernel.arranges && !weights.arranged()) {
+      return work_error("{}: the weights are not arranged", kernel.name);
+    }
+  }
+  if (parts.size() > 1 && kernel.joins != nullptr && kernel.joins(parts)) {
+    return kernel.enqueue(stream, product);
+  }
+  Product one = product;
+  for (const Part& part : parts) {
+    one.parts = {&part, 1};
+    ESPALIER_CHECK(kernel.enqueue(stream, one));
+  }
+  return {};
 }
 
 }  // namespace espalier::gpu::cuda

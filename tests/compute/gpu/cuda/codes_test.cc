@@ -1,4 +1,4 @@
-// Formats of integer codes on integer tensor cores, against the definition of the product.
+// Formats of integer codes on tensor cores, against the definition of the product.
 #include "compute/gpu/cuda/codes.h"
 
 #include <gmock/gmock.h>
@@ -52,7 +52,7 @@ TEST_F(CudaCodes, IsWithinItsBoundForEveryFormatAndNumberOfRows) {
       EXPECT_EQ((*kernel)->name, "codes");
       const auto x = normals(codes::kRows * inputs);
       const auto all = product(weights, x);
-      EXPECT_LT(difference(all, oracle(made, x)), 1e-4) << outputs << " outputs";
+      EXPECT_LT(difference(all, oracle(made, x)), 5e-4) << outputs << " outputs";
       EXPECT_EQ(all, product(weights, x)) << "other bits the second time";
       expect_the_same_bits(weights, x, all);
       const auto bias = normals(outputs);
@@ -99,7 +99,8 @@ TEST_F(CudaCodes, RefusesWhatItDoesNotTake) {
   const pack::Matrix made = matrix(*pack::find_format("GPTQ-V1-4-g128"), 128, 256);
   DeviceMatrix weights = upload(made);
   const auto error = [&](const codes::Layer& layer, std::uint32_t rows) {
-    const Status status = codes::project(layer, nullptr, rows, nullptr, nullptr, stream_->get());
+    const codes::Part part = {layer, nullptr};
+    const Status status = codes::project({&part, 1}, nullptr, rows, nullptr, stream_->get());
     return status ? "no error" : status.error().message;
   };
   EXPECT_THAT(error(codes_layer(weights), 0), HasSubstr("found 0 rows, expected 1 to 16"));

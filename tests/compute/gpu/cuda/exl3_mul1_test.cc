@@ -95,14 +95,15 @@ class CudaExl3 : public testing::Test {
     EXPECT_TRUE(kernel) << kernel.error().message;
     const bool is_mul1 = weights.format().name.starts_with("EXL3-MUL1-");
     EXPECT_EQ((*kernel)->name, is_mul1 ? "exl3-mul1" : "exl3-half");
-    EXPECT_LE((*kernel)->workspace_bytes(weights, rows), workspace_.size());
-    const Status added =
-        (*kernel)->enqueue(*stream_, {.weights = &weights,
-                                      .x = x_device.at<float>(),
-                                      .bias = bias.empty() ? nullptr : bias_device.at<float>(),
-                                      .y = y_device.at<float>(),
-                                      .rows = rows,
-                                      .workspace = workspace_.at<void>()});
+    const Part part = {.weights = &weights,
+                       .bias = bias.empty() ? nullptr : bias_device.at<float>(),
+                       .y = y_device.at<float>()};
+    EXPECT_LE(workspace_bytes(**kernel, {&part, 1}, rows), workspace_.size());
+    const Status added = project(*stream_, **kernel,
+                                 {.parts = {&part, 1},
+                                  .x = x_device.at<float>(),
+                                  .rows = rows,
+                                  .workspace = workspace_.at<void>()});
     EXPECT_TRUE(added) << added.error().message;
     EXPECT_TRUE(copy_to_host(*stream_, y_device.at<void>(), std::as_writable_bytes(std::span(y))));
     return y;
@@ -216,7 +217,8 @@ TEST_F(CudaExl3, RefusesWhatItDoesNotTake) {
   const Layer made = layer("EXL3-MUL1-4", 256, 128);
   const DeviceMatrix weights = upload(made.matrix);
   const auto error = [&](const Exl3Layer& layer, std::uint32_t rows) {
-    const Status status = exl3_mul1(layer, nullptr, rows, nullptr, nullptr, stream_->get());
+    const Exl3Part part = {layer, nullptr};
+    const Status status = exl3_mul1({&part, 1}, nullptr, rows, nullptr, stream_->get());
     return status ? "no error" : status.error().message;
   };
   EXPECT_THAT(error(exl3_layer(weights), 0), HasSubstr("found 0 rows, expected 1 to 16"));

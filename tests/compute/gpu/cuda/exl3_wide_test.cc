@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
+#include <string>
 
 #include "compute/gpu/cuda/packed_products.h"
 
@@ -15,8 +17,8 @@ using testing::HasSubstr;
 
 class CudaExl3Wide : public PackedProducts {
  protected:
-  pack::Matrix layer(std::uint64_t outputs, std::uint64_t inputs) {
-    return matrix(*pack::find_format("EXL3-MUL1-4"), outputs, inputs);
+  pack::Matrix layer(std::uint64_t outputs, std::uint64_t inputs, std::string_view rate = "4") {
+    return matrix(*pack::find_format("EXL3-MUL1-" + std::string(rate)), outputs, inputs);
   }
   DeviceMatrix upload(const pack::Matrix& matrix) {
     DeviceMatrix device = PackedProducts::upload(matrix);
@@ -29,11 +31,12 @@ class CudaExl3Wide : public PackedProducts {
   }
 
   // Up to `checked` rows, from the first and from the last, against the definition.
-  void expect_near_definition(std::uint64_t outputs, std::uint64_t inputs, std::size_t checked) {
-    const pack::Matrix made = layer(outputs, inputs);
+  void expect_near_definition(std::uint64_t outputs, std::uint64_t inputs, std::size_t checked,
+                              std::string_view rate = "4") {
+    const pack::Matrix made = layer(outputs, inputs, rate);
     const DeviceMatrix weights = upload(made);
-    for (const std::size_t rows : {17, 32, 33, 129, 300}) {
-      SCOPED_TRACE(rows);
+    for (const std::size_t rows : {17, 32, 33, 64, 65, 129, 300}) {
+      SCOPED_TRACE(testing::Message() << rate << " bits, " << rows << " rows");
       const auto x = normals(rows * inputs);
       const auto found = product(weights, x);
       const std::size_t count = std::min(checked, rows);
@@ -52,6 +55,41 @@ TEST_F(CudaExl3Wide, IsWithinItsBoundWithPaddedSizes) { expect_near_definition(1
 TEST_F(CudaExl3Wide, IsWithinItsBoundWithTilesInParts) { expect_near_definition(640, 1152, 16); }
 
 TEST_F(CudaExl3Wide, IsWithinItsBoundWithManyTiles) { expect_near_definition(4224, 2200, 1); }
+
+TEST_F(CudaExl3Wide, IsWithinItsBoundAtEveryRate) {
+  for (const char* rate : {"1", "1.5", "2", "2.5", "3", "3.5", "5", "6", "7", "8"}) {
+    expect_near_definition(200, 1100, 8, rate);
+  }
+}
+
+TEST_F(CudaExl3Wide, SharesAWorkspaceWithFewRows) {
+  const DeviceMatrix weights = upload(layer(640, 1152));
+  const auto x = normals(std::size_t{33} * 1152);
+  const auto few = std::span(x).first(3 * 1152);
+  const auto wide = product(weights, x);
+  const auto narrow = PackedProducts::product("exl3-mul1", weights, few);
+  const DeviceMemory x_device = *DeviceMemory::allocate(x.size() * sizeof(float), "x");
+  ASSERT_TRUE(copy_to_device(*stream_, std::as_bytes(std::span(x)), x_device.at<void>()));
+  const DeviceMemory y_device = *DeviceMemory::allocate(wide.size() * sizeof(float), "y");
+  const Exl3Layer layer = exl3_layer(weights);
+  const Exl3Part part = {.layer = layer, .y = y_device.at<float>()};
+  const DeviceMemory workspace = *DeviceMemory::allocate(
+      std::max(exl3_wide_workspace(layer, 33), exl3_mul1_workspace({&part, 1}, 3)), "a workspace");
+  ASSERT_TRUE(fill(*stream_, workspace.at<void>(), workspace.size(), 0));
+  const auto expect = [&](const std::vector<float>& expected) {
+    std::vector<float> y(expected.size());
+    ASSERT_TRUE(copy_to_host(*stream_, y_device.at<void>(), std::as_writable_bytes(std::span(y))));
+    EXPECT_EQ(y, expected);
+  };
+  for (int time = 0; time < 2; ++time) {
+    ASSERT_TRUE(exl3_wide(layer, x_device.at<float>(), 33, y_device.at<float>(),
+                          workspace.at<void>(), stream_->get()));
+    expect(wide);
+    ASSERT_TRUE(
+        exl3_mul1({&part, 1}, x_device.at<float>(), 3, workspace.at<void>(), stream_->get()));
+    expect(narrow);
+  }
+}
 
 TEST_F(CudaExl3Wide, AddsTheBias) {
   const DeviceMatrix weights = upload(layer(100, 90));
@@ -95,8 +133,8 @@ TEST_F(CudaExl3Wide, RefusesWhatItDoesNotTake) {
   EXPECT_THAT(error(exl3_layer(weights), 0), HasSubstr("found 0 rows, expected 1 to 65536"));
   EXPECT_THAT(error(exl3_layer(weights), 65537), HasSubstr("found 65537 rows"));
   Exl3Layer layer = exl3_layer(weights);
-  layer.double_bits = 6;
-  EXPECT_THAT(error(layer, 17), HasSubstr("found 3 bits, expected 4"));
+  layer.double_bits = 9;
+  EXPECT_THAT(error(layer, 17), HasSubstr("found 4.5 bits"));
   layer = exl3_layer(weights);
   layer.padded_inputs = 100;
   EXPECT_THAT(error(layer, 17), HasSubstr("found 100 inputs"));

@@ -86,35 +86,54 @@ class PackedProducts : public testing::Test {
     return std::move(*device);
   }
 
+  static const ProjectKernel& kernel_named(std::string_view name, const DeviceMatrix& weights) {
+    const auto kernels = project_kernels();
+    return *std::find_if(kernels.begin(), kernels.end(), [&](const ProjectKernel& kernel) {
+      return kernel.name == name && weights.format().name.starts_with(kernel.format);
+    });
+  }
+
   // By the kernel of that name, also with rows that the table would give to another. What it does
   // not need to find as zeros it finds as NaNs.
   std::vector<float> product(std::string_view name, const DeviceMatrix& weights,
                              std::span<const float> x, std::span<const float> bias = {}) {
-    const auto kernels = project_kernels();
-    const auto kernel = std::find_if(kernels.begin(), kernels.end(),
-                                     [&](const ProjectKernel& k) { return k.name == name; });
-    const auto rows = static_cast<std::uint32_t>(x.size() / weights.inputs());
-    const DeviceMemory x_device = *DeviceMemory::allocate(x.size_bytes(), "x");
-    EXPECT_TRUE(copy_to_device(*stream_, std::as_bytes(x), x_device.at<void>()));
-    const DeviceMemory bias_device = *DeviceMemory::allocate(bias.size_bytes() + 4, "bias");
-    EXPECT_TRUE(copy_to_device(*stream_, std::as_bytes(bias), bias_device.at<void>()));
-    std::vector<float> y(rows * weights.outputs());
-    const DeviceMemory y_device = *DeviceMemory::allocate(y.size() * sizeof(float), "y");
-    EXPECT_TRUE(fill(*stream_, y_device.at<void>(), y_device.size(), 0xff));
+    return products(name, {&weights, 1}, x, {{bias.begin(), bias.end()}}).front();
+  }
+
+  // The same of several matrices in one product.
+  std::vector<std::vector<float>> products(std::string_view name,
+                                           std::span<const DeviceMatrix> matrices,
+                                           std::span<const float> x,
+                                           const std::vector<std::vector<float>>& biases = {}) {
+    const ProjectKernel& kernel = kernel_named(name, matrices.front());
+    const auto rows = static_cast<std::uint32_t>(x.size() / matrices.front().inputs());
+    std::list<DeviceMemory> memory;
+    const auto on_device = [&](std::span<const float> values) {
+      memory.push_back(*DeviceMemory::allocate(values.size_bytes() + 4, "values"));
+      EXPECT_TRUE(copy_to_device(*stream_, std::as_bytes(values), memory.back().at<void>()));
+      return memory.back().at<float>();
+    };
+    std::vector<std::vector<float>> results;
+    std::vector<Part> parts;
+    for (std::size_t i = 0; i < matrices.size(); ++i) {
+      const bool has_bias = i < biases.size() && !biases[i].empty();
+      results.emplace_back(rows * matrices[i].outputs(), std::nanf(""));
+      parts.push_back({.weights = &matrices[i],
+                       .bias = has_bias ? on_device(biases[i]) : nullptr,
+                       .y = on_device(results.back())});
+    }
     const DeviceMemory workspace =
-        *DeviceMemory::allocate(kernel->workspace_bytes(weights, rows), "a workspace");
-    EXPECT_TRUE(
-        fill(*stream_, workspace.at<void>(), workspace.size(), kernel->arranges ? 0 : 0xff));
-    const Status added =
-        kernel->enqueue(*stream_, {.weights = &weights,
-                                   .x = x_device.at<float>(),
-                                   .bias = bias.empty() ? nullptr : bias_device.at<float>(),
-                                   .y = y_device.at<float>(),
-                                   .rows = rows,
-                                   .workspace = workspace.at<void>()});
+        *DeviceMemory::allocate(workspace_bytes(kernel, parts, rows), "a workspace");
+    EXPECT_TRUE(fill(*stream_, workspace.at<void>(), workspace.size(), kernel.arranges ? 0 : 0xff));
+    const Status added = project(
+        *stream_, kernel,
+        {.parts = parts, .x = on_device(x), .rows = rows, .workspace = workspace.at<void>()});
     EXPECT_TRUE(added) << added.error().message;
-    EXPECT_TRUE(copy_to_host(*stream_, y_device.at<void>(), std::as_writable_bytes(std::span(y))));
-    return y;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      EXPECT_TRUE(
+          copy_to_host(*stream_, parts[i].y, std::as_writable_bytes(std::span(results[i]))));
+    }
+    return results;
   }
 
   static std::vector<float> oracle(const pack::Matrix& matrix, std::span<const float> x) {

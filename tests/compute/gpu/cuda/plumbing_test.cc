@@ -233,14 +233,14 @@ TEST_F(CudaPlumbing, MultipliesByPackedMatrices) {
     const DeviceMemory x_device = on_device(x);
     const DeviceMemory bias_device = on_device(bias);
     const DeviceMemory y = *DeviceMemory::allocate(rows * outputs * sizeof(float), "y");
+    const Part part = {.weights = &*device, .bias = bias_device.at<float>(), .y = y.at<float>()};
     const DeviceMemory workspace =
-        *DeviceMemory::allocate((*kernel)->workspace_bytes(*device, rows), "workspace");
-    const Status added = (*kernel)->enqueue(*stream_, {.weights = &*device,
-                                                       .x = x_device.at<float>(),
-                                                       .bias = bias_device.at<float>(),
-                                                       .y = y.at<float>(),
-                                                       .rows = rows,
-                                                       .workspace = workspace.at<void>()});
+        *DeviceMemory::allocate(workspace_bytes(**kernel, {&part, 1}, rows), "workspace");
+    const Status added = project(*stream_, **kernel,
+                                 {.parts = {&part, 1},
+                                  .x = x_device.at<float>(),
+                                  .rows = rows,
+                                  .workspace = workspace.at<void>()});
     ASSERT_TRUE(added) << error(added);
     std::vector<float> expected(rows * outputs);
     reference::project(rows, x.data(), matrix, expected.data());

@@ -19,6 +19,8 @@ struct Place3 {
 };
 inline Place3 threadIdx, blockIdx, blockDim;
 
+inline unsigned max(unsigned a, unsigned b) { return std::max(a, b); }
+
 struct uint2 {
   unsigned x, y;
 };
