@@ -21,6 +21,7 @@
 #include <type_traits>
 
 #include "compute/gpu/cuda/codes_arrange.cuh"
+#include "compute/gpu/cuda/half_mma.cuh"
 #include "compute/gpu/cuda/overlap.cuh"
 
 namespace espalier::gpu::cuda::codes {
@@ -148,14 +149,6 @@ __global__ void __launch_bounds__(64)
   if (lane == 0) reinterpret_cast<float*>(unit + Unit::kScales)[column] = scale * unit_factor;
 }
 
-__device__ inline void multiply(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
-                                std::uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 // Sums of a group that `prepare` adds up are of at most a unit.
 template <typename Format>
 constexpr int kSumLanes = (Format::kGroup < kUnit ? Format::kGroup : kUnit) / 4;
@@ -170,24 +163,16 @@ struct SharedNumbers {
   static constexpr int kBytes = kTileRows * kRowBytes;
 };
 
-// Copies of as many bytes at once as there are.
+// As many floats as are copied at once.
 template <int kFloats>
-__device__ inline void read_floats(float (&to)[kFloats], const std::uint8_t* from) {
-  using Piece =
-      std::conditional_t<kFloats % 4 == 0, float4, std::conditional_t<kFloats == 2, float2, float>>;
-#pragma unroll
-  for (int i = 0; i < kFloats * 4; i += sizeof(Piece)) {
-    *reinterpret_cast<Piece*>(reinterpret_cast<std::uint8_t*>(to) + i) = load<Piece>(from + i);
-  }
-}
+using Piece =
+    std::conditional_t<kFloats % 4 == 0, float4, std::conditional_t<kFloats == 2, float2, float>>;
+
 template <int kFloats>
-__device__ inline void write_floats(std::uint8_t* to, const float (&from)[kFloats]) {
-  using Piece =
-      std::conditional_t<kFloats % 4 == 0, float4, std::conditional_t<kFloats == 2, float2, float>>;
+__device__ inline void copy_floats(void* to, const void* from) {
 #pragma unroll
-  for (int i = 0; i < kFloats * 4; i += sizeof(Piece)) {
-    *reinterpret_cast<Piece*>(to + i) =
-        *reinterpret_cast<const Piece*>(reinterpret_cast<const std::uint8_t*>(from) + i);
+  for (int i = 0; i < kFloats / static_cast<int>(sizeof(Piece<kFloats>) / 4); ++i) {
+    static_cast<Piece<kFloats>*>(to)[i] = static_cast<const Piece<kFloats>*>(from)[i];
   }
 }
 
@@ -206,7 +191,8 @@ __device__ inline void share_numbers(std::uint8_t* to, const std::uint8_t* heade
     floats[g * kEach] = numbers.scale(g);
     if constexpr (Format::kOffset) floats[g * kEach + 1] = numbers.offset(g);
   }
-  write_floats(to + row * Shared::kRowBytes + half * sizeof(floats), floats);
+  copy_floats<Shared::kGroups / 2 * kEach>(to + row * Shared::kRowBytes + half * sizeof(floats),
+                                           floats);
 }
 
 // Adds a stage's products to a lane's totals, of outputs lane / 4 and lane / 4 + 8 of the warp's
@@ -231,8 +217,8 @@ __device__ inline void multiply_stage(float (&total)[kFragments][4], const std::
     alignas(16) float numbers[2][kUnitGroups * kEach];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      read_floats(numbers[i],
-                  shared + (lane / 4 + 8 * i) * Shared::kRowBytes + u * sizeof(numbers[i]));
+      copy_floats<kUnitGroups * kEach>(
+          numbers[i], shared + (lane / 4 + 8 * i) * Shared::kRowBytes + u * sizeof(numbers[i]));
     }
     const auto unit = [&](int f) { return (u * kFragments + f) * Unit::kBytes; };
     float acc[kFragments][4] = {};
@@ -280,7 +266,8 @@ __device__ inline void multiply_stage(float (&total)[kFragments][4], const std::
         if (k % kGroup == 0) begin(k / kGroup);
 #pragma unroll
         for (int f = 0; f < kFragments; ++f) {
-          multiply(d[f], a[half], half == 0 ? b[f].x : b[f].z, half == 0 ? b[f].y : b[f].w);
+          multiply(d[f], a[half][0], a[half][1], a[half][2], a[half][3],
+                   half == 0 ? b[f].x : b[f].z, half == 0 ? b[f].y : b[f].w);
         }
         if ((k + 16) % kGroup == 0) end(k / kGroup);
       }

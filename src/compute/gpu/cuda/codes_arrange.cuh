@@ -107,7 +107,8 @@ __global__ void __launch_bounds__(kWarps * 32)
       const int in_stage = 32 * step + 16 * (i / 2);
       const int group = (in_stage - half * kHalf) / kGroup;
       const float scale = numbers[i % 2].scale(group);
-      const float offset = Format::kOffset ? numbers[i % 2].offset(group) : 0.0f;
+      float offset = 0;
+      if constexpr (Format::kOffset) offset = numbers[i % 2].offset(group);
       std::uint32_t halves[2] = {};
 #pragma unroll
       for (int c = 0; c < 4; ++c) {

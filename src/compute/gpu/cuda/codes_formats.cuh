@@ -346,7 +346,6 @@ struct CodesQ6_K : BlockFormat<Q6_K, kTileRows * 18> {
     __device__ float scale(int g) const {
       return (byte_above(scales[g / 4], g % 4) - (kTwo23 + 128)) * d;
     }
-    __device__ float offset(int) const { return 0; }
   };
   static __device__ void header(std::uint8_t* to, int r, const SourceRow& source,
                                 const FormatArguments&) {
@@ -373,7 +372,6 @@ struct CodesQ3_K : BlockFormat<Q3_K, kTileRows * 14> {
     __device__ float scale(int g) const {
       return (byte_above(scales[g / 4], g % 4) - (kTwo23 + 32)) * d;
     }
-    __device__ float offset(int) const { return 0; }
   };
   static __device__ void header(std::uint8_t* to, int r, const SourceRow& source,
                                 const FormatArguments&) {
@@ -420,7 +418,6 @@ struct CodesQ8_K : BlockFormat<Q8_K, kTileRows * 4> {
     __device__ Numbers(const std::uint8_t* header, int row, int, const FormatArguments&)
         : d(load<float>(header + row * 4)) {}
     __device__ float scale(int) const { return d; }
-    __device__ float offset(int) const { return 0; }
   };
   static __device__ void header(std::uint8_t* to, int r, const SourceRow& source,
                                 const FormatArguments&) {
@@ -443,7 +440,6 @@ struct CodesIQ4_XS : BlockFormat<IQ4_XS, kTileRows * 8> {
       const std::uint32_t code = (low >> (4 * g) & 15) | (high >> (2 * g) & 3) << 4;
       return (__uint_as_float(0x4b000000 | code) - (kTwo23 + 32)) * d;
     }
-    __device__ float offset(int) const { return 0; }
   };
   static __device__ void header(std::uint8_t* to, int r, const SourceRow& source,
                                 const FormatArguments&) {
@@ -494,7 +490,6 @@ struct CodesMXFP4 : BlockFormat<MXFP4, kTileRows * 8> {
       const std::uint32_t bits = (g == 3 ? exponents >> 1 : exponents << (23 - g * 8)) & 0x7f800000;
       return __uint_as_float(max(bits, 0x00400000u));  // 2^(code − 127), also of code 0
     }
-    __device__ float offset(int) const { return 0; }
   };
   static __device__ void header(std::uint8_t* to, int r, const SourceRow& source,
                                 const FormatArguments&) {
@@ -518,7 +513,6 @@ struct CodesNVFP4 : BlockFormat<NVFP4, kTileRows * 16> {
       const std::uint32_t halves = (g % 2 == 0 ? word << 7 : word >> 1) & 0x3f803f80;
       return g % 4 < 2 ? low_half(halves) : high_half(halves);
     }
-    __device__ float offset(int) const { return 0; }
   };
   static __device__ void header(std::uint8_t* to, int r, const SourceRow& source,
                                 const FormatArguments&) {

@@ -13,6 +13,7 @@
 // order, and slices in theirs, by a second kernel that also rotates back.
 #include "compute/gpu/cuda/exl3_half.h"
 #include "compute/gpu/cuda/exl3_tiles.cuh"
+#include "compute/gpu/cuda/half_mma.cuh"
 
 namespace espalier::gpu::cuda {
 namespace {
@@ -112,15 +113,6 @@ __device__ inline std::uint32_t halves_of(const TilePair<kDoubleBits>& tiles, in
       : "=r"(halves)
       : "r"(product + args.addend), "r"(flips));
   return halves;
-}
-
-__device__ inline void multiply(float (&sums)[4], std::uint32_t a0, std::uint32_t a1,
-                                std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
-                                std::uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
 // A warp takes two pairs of tiles where its registers hold their bits and sums. Rounds are short
